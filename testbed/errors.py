@@ -1,0 +1,63 @@
+"""Every error a user can meet, each with the exit code the command line answers it with.
+
+Exit codes: 0 fine, 1 the run failed, 2 the input is wrong. A message is one line that names the file, key,
+link or role and says what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TestbedError(Exception):
+    """Base of all errors raised on purpose."""
+
+    exit_code = 1
+    __test__ = False  # the name begins with "Test"; pytest would otherwise try to collect it
+
+
+class InputError(TestbedError):
+    """The user's input is wrong: a file, a key, an option, a data set, a machine that lacks something asked for."""
+
+    exit_code = 2
+
+
+class RunError(TestbedError):
+    """A run started and could not go on."""
+
+
+class Interrupted(RunError):
+    """The run was asked to stop (Ctrl-C, SIGTERM); what was recorded stays and can be resumed."""
+
+
+class PeerTimeout(RunError):
+    """A message did not come within the time the role was ready to wait."""
+
+
+class PeerLost(RunError):
+    """The connection to a peer is gone."""
+
+
+class RoleDied(RunError):
+    """A role ended with an exception, or its process died."""
+
+
+class ProtocolError(RunError):
+    """Two roles disagree about what comes next: a bug in a training system."""
+
+
+class NetworkError(RunError):
+    """The emulated network is not, or is no longer, what the profile says."""
+
+
+class CodecError(TestbedError):
+    """A tensor that cannot be encoded (NaN, infinity) or a message that cannot be decoded; names the layer."""
+
+
+def nearest(found: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'? known: a, b, x" (the question only when something is near)."""
+    names = sorted(known)
+    close = difflib.get_close_matches(found, names, n=1, cutoff=0.6)
+    question = f"; did you mean '{close[0]}'?" if close else ""
+    return f"{question} known: {', '.join(names)}" if question else f"; known: {', '.join(names)}"

@@ -1,0 +1,117 @@
+"""What a run writes, line by line, to `events.jsonl`: one typed event a line.
+
+Every time is seconds on the run's clock (dilation already divided out), `0.0` being the start of step 0.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Event(msgspec.Struct, tag_field="event", frozen=True, kw_only=True, omit_defaults=True):
+    """Base of all events.
+
+    `node` is the role that recorded it ("us-east-1/w0"; "" for the run itself); `time_s` when.
+    """
+
+    time_s: float
+    node: str = ""
+
+
+class RunStarted(Event, tag="run-started", frozen=True, kw_only=True):
+    """A run (or its resumption) of one system and seed begins at `step`."""
+
+    step: int
+
+
+class StepDone(Event, tag="step", frozen=True, kw_only=True):
+    """A worker has finished a step: its local loss, and how long its gradient was charged."""
+
+    step: int
+    loss: float
+    compute_s: float
+
+
+class Evaluated(Event, tag="evaluated", frozen=True, kw_only=True):
+    """Test loss and accuracy (fraction) of one model.
+
+    `model` is "full", "quantized" or "ema", with "@region" behind it where each data center has its own; the
+    plain name is then the mean over data centers of the weights.
+    """
+
+    step: int
+    model: str
+    loss: float
+    accuracy: float
+    images: int
+
+
+class LinkBytes(Event, tag="link", frozen=True, kw_only=True):
+    """Bytes that left on one directed link between `time_s - interval_s` and `time_s`, on the wire.
+
+    `link` is "src>dst": two regions for a WAN link ("us-east-1>us-east-2"), a host and its region for a LAN
+    link ("us-east-1/w0>us-east-1" up, "us-east-1>us-east-1/w0" down).
+    """
+
+    link: str
+    interval_s: float
+    wire_bytes: int
+
+
+class Exchange(Event, tag="exchange", frozen=True, kw_only=True):
+    """WeightGrad: one round of the global exchange, seen by the GS (`included`: the regions averaged)."""
+
+    round: int
+    included: list[str]
+    reason: str  # "significant", "interval" (T expired at an LPS) or "t-global"
+
+
+class Threshold(Event, tag="threshold", frozen=True, kw_only=True):
+    """WeightGrad: an LPS's significance against its threshold G_thresh when it changed or was crossed."""
+
+    step: int
+    significance: float
+    threshold: float
+
+
+class Guard(Event, tag="guard", frozen=True, kw_only=True):
+    """A protocol's guard came into force (`held_s` is set when it ends): "T", "T_local", "T_global"."""
+
+    guard: str
+    peer: str = ""
+    held_s: float | None = None
+
+
+class Overrun(Event, tag="overrun", frozen=True, kw_only=True):
+    """Real math took longer than the modelled device's time: the dilation factor is too small."""
+
+    allowed_s: float
+    took_s: float
+
+
+class Checkpointed(Event, tag="checkpointed", frozen=True, kw_only=True):
+    """All roles stood at a step boundary and their states were saved."""
+
+    step: int
+
+
+class RunEnded(Event, tag="run-ended", frozen=True, kw_only=True):
+    """The run ended: `how` is "finished", "interrupted" or "failed" (with the error's line)."""
+
+    step: int
+    how: str
+    error: str = ""
+
+
+AnyEvent = (
+    RunStarted
+    | StepDone
+    | Evaluated
+    | LinkBytes
+    | Exchange
+    | Threshold
+    | Guard
+    | Overrun
+    | Checkpointed
+    | RunEnded
+)
