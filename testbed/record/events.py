@@ -104,14 +104,5 @@ class RunEnded(Event, tag="run-ended", frozen=True, kw_only=True):
 
 
 AnyEvent = (
-    RunStarted
-    | StepDone
-    | Evaluated
-    | LinkBytes
-    | Exchange
-    | Threshold
-    | Guard
-    | Overrun
-    | Checkpointed
-    | RunEnded
+    RunStarted | StepDone | Evaluated | LinkBytes | Exchange | Threshold | Guard | Overrun | Checkpointed | RunEnded
 )

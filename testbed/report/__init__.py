@@ -1,1 +1,1 @@
-
+"""Turns the records of a run, and nothing else, into tables and pictures."""

@@ -1,0 +1,94 @@
+"""From an experiment to what a fabric plays: tasks, systems, evaluation.
+
+The data set and the model are opened once per process and shared by all its roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+
+import torch
+
+from testbed.experiment import Experiment
+from testbed.learning import data, models, shards
+from testbed.learning.learner import Evaluation, Learner, device, evaluate
+from testbed.learning.models import FlatModel
+from testbed.systems import SYSTEMS, System, Task
+
+BACKWARD_PER_FORWARD = 2.0  # a backward pass does each product of the forward pass twice: for inputs and weights
+
+
+class Assembly:
+    """Builds the parts of one experiment on one device.
+
+    Parameters
+    ----------
+    device_name : where the math runs, "cpu" or "cuda"
+    on_notice : called with a line the user should read (a download, a stand-in)
+    """
+
+    def __init__(
+        self, experiment: Experiment, device_name: str = "cpu", on_notice: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self.experiment = experiment
+        self.device = device(device_name)
+        self._on_notice = on_notice
+
+    @cached_property
+    def dataset(self) -> data.Dataset:
+        return data.load(self.experiment.data.dataset, on_notice=self._on_notice)
+
+    @cached_property
+    def model(self) -> FlatModel:
+        return FlatModel(self.experiment.model.name, self.device, self.dataset.classes)
+
+    def system(self, name: str, seed: int) -> System:
+        """The system `name` of the experiment on the task of `seed`."""
+        return SYSTEMS[name](self.task(seed), self.experiment.systems[name])
+
+    def task(self, seed: int) -> Task:
+        experiment = self.experiment
+        name, classes = experiment.model.name, self.dataset.classes
+        flops = models.forward_flops(name, classes) * self.worker_batch * (1 + BACKWARD_PER_FORWARD)
+        return Task(
+            seed=seed,
+            roles=experiment.roles,
+            layout=self.model.layout,
+            initial=models.initial_weights(name, seed, classes).to(self.device),
+            training=experiment.training,
+            learner=lru_cache(lambda worker: self._learner(seed, worker)),
+            images=len(self.dataset.train_images),
+            gradient_flops=flops,
+        )
+
+    @property
+    def worker_batch(self) -> int:
+        """Images in one worker's batch."""
+        return self.experiment.training.worker_batch(len(self.experiment.roles.workers))
+
+    def _learner(self, seed: int, worker: int) -> Learner:
+        training = self.experiment.training
+        return Learner(
+            self.model,
+            self.dataset,
+            self._shards(seed)[worker],
+            worker=worker,
+            batch_size=self.worker_batch,
+            seed=seed,
+            augmented=training.augment,
+            weight_decay=training.weight_decay,
+            clip_norm=training.clip_norm,
+        )
+
+    @lru_cache  # noqa: B019 - an assembly lives as long as its process
+    def _shards(self, seed: int) -> list[shards.Indices]:
+        """Each worker's training images, by worker number."""
+        counts = [self.experiment.topology.workers_per_region] * len(self.experiment.topology.regions)
+        split = self.experiment.data.shards(self.dataset.train_labels, counts, seed)
+        return [shard for region in split for shard in region]
+
+    def evaluate(self, weights: torch.Tensor) -> Evaluation:
+        """Test loss and accuracy of flat `weights`."""
+        return evaluate(self.model, self.dataset, weights, self.experiment.run.eval_images)
+

@@ -1,0 +1,322 @@
+"""The hot loops of the codecs: numba, one thread each, no Python objects, no allocation but for a layer's tail.
+
+Rules that every loop here follows:
+
+1. **32-bit lanes.** Arithmetic on bits uses the operators of `testbed.codecs.lanes`, never Python's.
+2. **Planar blocks.** A packed byte holds elements that lie a segment apart, never neighbours, so that loading,
+   coding and storing are all contiguous. A ternary block has 5 segments, a block of bit planes 8; a segment
+   has `SEGMENT` elements, in the last block of a run just enough to hold the rest.
+3. **Counter-based random numbers.** A draw is a function of (key, index of the packed byte in its layer's run,
+   segment) and of nothing else: no state, the same bytes for any number of threads.
+4. **Whole runs.** A kernel works on what it is handed; `testbed.codecs.threads` cuts large layers into chunks
+   of a fixed size, so results do not depend on the number of threads.
+
+Kernels are compiled for the signatures declared with them, inputs as read-only arrays (which takes writable ones
+too), by `warm_up`; numba keeps them on disk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+
+from testbed.codecs.lanes import (
+    F32,
+    I64,
+    U8,
+    U32,
+    add,
+    and_,
+    bits_of,
+    float_of,
+    kernel,
+    larger,
+    low_byte,
+    mul,
+    or_,
+    read_only,
+    shl,
+    shr,
+    smaller,
+    sub,
+    to_float,
+    where_less,
+    writable,
+    xor,
+)
+
+SEGMENT = 1024  # elements of one segment of a full planar block
+TRITS = 5  # base-3 digits in a byte: 3^5 = 243 <= 256
+MAX_TRIT_BYTE = 3**TRITS - 1
+INFINITY_BITS = 0x7F800000  # of a float32; finite magnitudes have less, NaNs more
+
+_1, _9, _14, _15, _16, _11, _17, _31 = (np.uint32(n) for n in (1, 9, 14, 15, 16, 11, 17, 31))
+_ABS, _SIGN, _NONE = np.uint32(0x7FFFFFFF), np.uint32(0x80000000), np.uint32(0)
+_W0, _W1, _W2, _W3, _W4 = (np.uint32(3**i) for i in range(TRITS))
+# Rounds of `triple32` (C. Wellons, "Prospecting for hash functions", 2018).
+_R1, _R2, _R3 = np.uint32(0xED5AD4BB), np.uint32(0xAC4C1B51), np.uint32(0x31848BAB)
+
+
+# --- statistics ------------------------------------------------------------------------------------------------
+
+
+@njit(inline="always")
+def _abs_bits(x: Any) -> Any:
+    return and_(bits_of(x), _ABS)
+
+
+@kernel((read_only(F32),))
+def largest_bits(x: np.ndarray) -> np.uint32:
+    """Return the bits of the largest magnitude; a NaN's or an infinity's are `INFINITY_BITS` or more."""
+    largest = _NONE
+    for i in range(x.size):
+        largest = larger(largest, _abs_bits(x[i]))
+    return largest
+
+
+@njit(inline="always")
+def _moments_block(x: Any, n: int) -> Any:
+    total, squares, largest = 0.0, 0.0, _NONE
+    x0, x1, x2, x3 = x[:n], x[n : 2 * n], x[2 * n : 3 * n], x[3 * n : 4 * n]
+    x4, x5, x6, x7 = x[4 * n : 5 * n], x[5 * n : 6 * n], x[6 * n : 7 * n], x[7 * n : 8 * n]
+    for j in range(n):
+        a, b, c, d, e, f, g, h = x0[j], x1[j], x2[j], x3[j], x4[j], x5[j], x6[j], x7[j]
+        total += np.float64(((a + b) + (c + d)) + ((e + f) + (g + h)))
+        squares += np.float64(((a * a + b * b) + (c * c + d * d)) + ((e * e + f * f) + (g * g + h * h)))
+        low = larger(larger(_abs_bits(a), _abs_bits(b)), larger(_abs_bits(c), _abs_bits(d)))
+        high = larger(larger(_abs_bits(e), _abs_bits(f)), larger(_abs_bits(g), _abs_bits(h)))
+        largest = larger(largest, larger(low, high))
+    return total, squares, largest
+
+
+@kernel((read_only(F32),), fastmath={"reassoc", "contract"})
+def moments(x: np.ndarray) -> tuple[float, float, np.uint32]:
+    """Return (sum, sum of squares, bits of the largest magnitude) of x, at the speed of memory.
+
+    Eight values are added in float32, these sums in float64. Squares leave float32's range when the largest
+    magnitude does not lie within 2^-40 .. 2^60: `moments_wide` is for those.
+    """
+    full = 8 * SEGMENT
+    blocks = x.size // full
+    total, squares, largest = 0.0, 0.0, _NONE
+    for k in range(blocks):
+        s, q, top = _moments_block(x[k * full : (k + 1) * full], SEGMENT)
+        total, squares, largest = total + s, squares + q, larger(largest, top)
+    for i in range(blocks * full, x.size):
+        value = np.float64(x[i])
+        total += value
+        squares += value * value
+        largest = larger(largest, _abs_bits(x[i]))
+    return total, squares, largest
+
+
+@kernel((read_only(F32),), fastmath={"reassoc", "contract"})
+def moments_wide(x: np.ndarray) -> tuple[float, float]:
+    """Return (sum, sum of squares) of x in float64 throughout: no square overflows or vanishes."""
+    total, squares = 0.0, 0.0
+    for i in range(x.size):
+        value = np.float64(x[i])
+        total += value
+        squares += value * value
+    return total, squares
+
+
+@kernel((read_only(F32),), fastmath={"reassoc"})
+def magnitude(x: np.ndarray) -> tuple[float, np.uint32]:
+    """Return (sum of |x|, bits of the largest magnitude)."""
+    total, largest = 0.0, _NONE
+    for i in range(x.size):
+        bits = _abs_bits(x[i])
+        total += np.float64(float_of(bits))
+        largest = larger(largest, bits)
+    return total, largest
+
+
+@kernel((read_only(F32), F32), fastmath={"reassoc"})
+def kept(x: np.ndarray, threshold: float) -> tuple[int, float]:
+    """Return (how many, sum of |x|) over the elements with |x| > threshold."""
+    count, total = 0, 0.0
+    for i in range(x.size):
+        size = float_of(_abs_bits(x[i]))
+        keep = size > threshold
+        count += keep
+        total += np.float64(size) if keep else 0.0
+    return count, total
+
+
+@kernel((read_only(F32), read_only(F32), F32), fastmath={"reassoc", "contract"})
+def kept_weighted(x: np.ndarray, weight: np.ndarray, threshold: float) -> tuple[int, float, float]:
+    """Return (how many, sum of weight*|x|, sum of weight) over the elements with |x| > threshold."""
+    count, total, mass = 0, 0.0, 0.0
+    for i in range(x.size):
+        size = float_of(_abs_bits(x[i]))
+        keep = size > threshold
+        count += keep
+        factor = np.float64(weight[i]) if keep else 0.0
+        total += factor * np.float64(size)
+        mass += factor
+    return count, total, mass
+
+
+# --- stochastic ternary ----------------------------------------------------------------------------------------
+
+
+@njit(inline="always")
+def _hash(counter: Any, key: Any) -> Any:
+    """32 random bits for a counter; the key enters after the first round (added, it would only shift the stream)."""
+    h = xor(counter, shr(counter, _17))
+    h = xor(mul(h, _R1), key)
+    h = xor(h, shr(h, _11))
+    h = mul(h, _R2)
+    h = xor(h, shr(h, _15))
+    h = mul(h, _R3)
+    return xor(h, shr(h, _14))
+
+
+@njit(inline="always")
+def _rehash(h: Any, factor: Any) -> Any:
+    """32 more random bits: a further round of the hash."""
+    h = mul(h, factor)
+    return xor(h, shr(h, _16))
+
+
+@njit(inline="always")
+def _swap(h: Any) -> Any:
+    """The two halves exchanged: as exactly uniform as h, and tied to it only through the finest bits."""
+    return or_(shl(h, _16), shr(h, _16))
+
+
+@njit(inline="always")
+def _draw(value: Any, h: Any, inverse: Any, limit: Any, clip: Any, weight: Any) -> Any:
+    """`weight` (value > 0), 2*`weight` (value < 0) or 0; not 0 where 31 bits of h are below |value|*inverse."""
+    bits = bits_of(value)
+    level = float_of(and_(bits, _ABS)) * inverse
+    if clip:
+        level = smaller(level, limit)
+    return where_less(to_float(shr(h, _1)), level, shl(weight, shr(bits, _31)))
+
+
+@njit(inline="always")
+def _draw_block(x: Any, out: Any, n: int, first: int, inverse: Any, limit: Any, clip: Any, key: Any) -> None:
+    """Ternarize and pack 5 segments of n elements into n bytes, the first of which is byte `first` of its run."""
+    x0, x1, x2, x3, x4 = x[:n], x[n : 2 * n], x[2 * n : 3 * n], x[3 * n : 4 * n], x[4 * n : 5 * n]
+    for j in range(n):
+        h = _hash(add(np.uint32(first), np.uint32(j)), key)
+        byte = _draw(x0[j], h, inverse, limit, clip, _W0)
+        byte = add(byte, _draw(x1[j], _swap(h), inverse, limit, clip, _W1))
+        h = _rehash(h, _R1)
+        byte = add(byte, _draw(x2[j], h, inverse, limit, clip, _W2))
+        byte = add(byte, _draw(x3[j], _swap(h), inverse, limit, clip, _W3))
+        h = _rehash(h, _R2)
+        byte = add(byte, _draw(x4[j], h, inverse, limit, clip, _W4))
+        out[j] = low_byte(byte)
+
+
+@kernel((read_only(F32), writable(U8), I64, F32, F32, types.boolean, U32))
+def ternary_pack(
+    x: np.ndarray, out: np.ndarray, first: int, inverse: float, limit: float, clip: bool, key: int
+) -> None:
+    """Ternarize x at random and pack it, five digits a byte (0: zero, 1: positive, 2: negative).
+
+    Parameters
+    ----------
+    x : float32 [n]; out : uint8 [ceil(n / 5)]
+    first : index of out[0] within the layer's run: the counter of the random numbers
+    inverse : 2^31 / scale: an element is not zero with probability |x| * inverse / 2^31
+    limit : |x| * inverse is cut to this where `clip` is set
+    key : 32 bits, see `testbed.codecs.base.Key`
+    """
+    full = TRITS * SEGMENT
+    blocks = x.size // full
+    for k in range(blocks):
+        part, bytes_ = x[k * full : (k + 1) * full], out[k * SEGMENT : (k + 1) * SEGMENT]
+        _draw_block(part, bytes_, SEGMENT, first + k * SEGMENT, inverse, limit, clip, key)
+    rest = x.size - blocks * full
+    if rest:
+        n = (rest + TRITS - 1) // TRITS
+        padded = np.zeros(TRITS * n, np.float32)  # a zero is coded as zero whatever is drawn
+        padded[:rest] = x[blocks * full :]
+        _draw_block(padded, out[blocks * SEGMENT :], n, first + blocks * SEGMENT, inverse, limit, clip, key)
+
+
+@njit(inline="always")
+def _choose(value: Any, threshold: Any, weight: Any) -> Any:
+    bits = bits_of(value)
+    return where_less(threshold, float_of(and_(bits, _ABS)), shl(weight, shr(bits, _31)))
+
+
+@njit(inline="always")
+def _choose_block(x: Any, out: Any, n: int, threshold: Any) -> None:
+    x0, x1, x2, x3, x4 = x[:n], x[n : 2 * n], x[2 * n : 3 * n], x[3 * n : 4 * n], x[4 * n : 5 * n]
+    for j in range(n):
+        low = add(_choose(x0[j], threshold, _W0), _choose(x1[j], threshold, _W1))
+        high = add(_choose(x2[j], threshold, _W2), _choose(x3[j], threshold, _W3))
+        out[j] = low_byte(add(add(low, high), _choose(x4[j], threshold, _W4)))
+
+
+@kernel((read_only(F32), writable(U8), F32))
+def threshold_pack(x: np.ndarray, out: np.ndarray, threshold: float) -> None:
+    """Pack sign(x) where |x| > threshold (>= 0), else zero, in the format of `ternary_pack`."""
+    full = TRITS * SEGMENT
+    blocks = x.size // full
+    for k in range(blocks):
+        part, bytes_ = x[k * full : (k + 1) * full], out[k * SEGMENT : (k + 1) * SEGMENT]
+        _choose_block(part, bytes_, SEGMENT, threshold)
+    rest = x.size - blocks * full
+    if rest:
+        n = (rest + TRITS - 1) // TRITS
+        padded = np.zeros(TRITS * n, np.float32)
+        padded[:rest] = x[blocks * full :]
+        _choose_block(padded, out[blocks * SEGMENT :], n, threshold)
+
+
+# --- ternary, the other way --------------------------------------------------------------------------------------
+
+_THIRD, _3 = np.uint32(171), np.uint32(3)  # b * 171 >> 9 is b // 3 for b < 512
+
+
+@njit(inline="always")
+def _third(b: Any) -> Any:
+    return shr(mul(b, _THIRD), _9)
+
+
+@njit(inline="always")
+def _value(digit: Any, scale: Any) -> Any:
+    """The float32 of a digit by masks on the scale's bits: 0, scale, -scale."""
+    positive = and_(scale, sub(_NONE, and_(digit, _1)))
+    negative = and_(or_(scale, _SIGN), sub(_NONE, shr(digit, _1)))
+    return float_of(or_(positive, negative))
+
+
+@njit(inline="always")
+def _unpack_block(packed: Any, out: Any, n: int, scale: Any) -> None:
+    y0, y1, y2, y3, y4 = out[:n], out[n : 2 * n], out[2 * n : 3 * n], out[3 * n : 4 * n], out[4 * n : 5 * n]
+    for j in range(n):
+        a = np.uint32(packed[j])
+        b = _third(a)
+        y0[j] = _value(sub(a, mul(b, _3)), scale)
+        c = _third(b)
+        y1[j] = _value(sub(b, mul(c, _3)), scale)
+        d = _third(c)
+        y2[j] = _value(sub(c, mul(d, _3)), scale)
+        e = _third(d)
+        y3[j] = _value(sub(d, mul(e, _3)), scale)
+        y4[j] = _value(e, scale)
+
+
+@kernel((read_only(U8), writable(F32), F32))
+def ternary_unpack(packed: np.ndarray, out: np.ndarray, scale: float) -> None:
+    """Write 0, scale or -scale for each packed digit; bytes must not exceed `MAX_TRIT_BYTE`."""
+    full, bits = TRITS * SEGMENT, bits_of(scale)
+    blocks = out.size // full
+    for k in range(blocks):
+        bytes_ = packed[k * SEGMENT : (k + 1) * SEGMENT]
+        _unpack_block(bytes_, out[k * full : (k + 1) * full], SEGMENT, bits)
+    rest = out.size - blocks * full
+    if rest:
+        n = (rest + TRITS - 1) // TRITS
+        padded = np.empty(TRITS * n, np.float32)
+        _unpack_block(packed[blocks * SEGMENT :], padded, n, bits)
+        out[blocks * full :] = padded[:rest]

@@ -1,0 +1,186 @@
+"""Sums of ternary messages that share their scales (terngrad, section 3.1: parameter localization, scaler sharing).
+
+The sum of n ternary values on one scale has 2n + 1 levels, scale * {-n .. n}; servers add digits, never floats, and
+send ceil(log2(2n + 1)) bits per element back.
+
+A message has three buffers; numbers are little-endian:
+
+1. scales: float32, as in the ternary messages (`testbed.codecs.trits`);
+2. floats: the float32 sums of the layers that are not quantized, one after the other;
+3. levels: for each ternary layer a run of bits * ceil(size / 8) bytes. A level is raised by n to 0 .. 2n and cut into
+   bit planes: a block of 8 segments of 1,024 elements is `bits` planes of 1,024 bytes, lowest bit first; bit s of byte
+   j of a plane belongs to element j of segment s. The rest of r elements is a last block with segments of
+   ceil(r / 8); bits past the layer's end are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from testbed.codecs import kernels, lanes, level_kernels
+from testbed.codecs.base import Buffers, WireBuffers, expect, output, require_finite, stretches, wire_array
+from testbed.codecs.ternary import Ternary
+from testbed.codecs.threads import CHUNK, in_chunks
+from testbed.errors import CodecError
+from testbed.layout import Layout
+
+
+@dataclass(frozen=True)
+class Levels:
+    """A sum of ternary messages.
+
+    Parameters
+    ----------
+    count : how many messages it is the sum of
+    scales : float32 [scale_count], the scales they share
+    floats : float32 [float_size], the sum of their float layers
+    raised : uint8 or uint16 [ternary elements], each element's sum of digits plus `count`, layer after layer
+    """
+
+    count: int
+    scales: np.ndarray
+    floats: np.ndarray
+    raised: np.ndarray
+
+
+class LevelSum:
+    """Adds messages of one `Ternary` codec and carries the sum of all `workers` of them.
+
+    Parameters
+    ----------
+    messages : the codec that the workers encode with
+    workers : n, how many messages a complete sum has: a data center's at an LPS, all at the global server
+    """
+
+    def __init__(self, messages: Ternary, workers: int) -> None:
+        if not 1 <= workers <= 32_767:
+            raise CodecError(f"a sum of levels is over 1 to 32,767 workers, not {workers}")
+        lanes.warm_up()
+        self.layout: Layout = messages.layout
+        self.workers = workers
+        self.bits = (2 * workers).bit_length()
+        self._format = messages
+        self._dtype = np.uint8 if 2 * workers <= 255 else np.uint16
+        sizes = [layer.size for layer in messages.ternary]
+        lengths = [self.bits * -(-size // level_kernels.PLANES) for size in sizes]
+        self._stretches, self._runs = stretches(sizes), stretches(lengths)
+        self._level_count, self._level_bytes = sum(sizes), sum(lengths)
+        self.nbytes = 4 * messages.scale_count + 4 * messages.float_size + self._level_bytes
+
+    def sum(self, messages: Iterable[WireBuffers]) -> Levels:
+        """Add ternary messages; the float layers in float32, in the order given.
+
+        Raises
+        ------
+        CodecError : a message is not one of the codec, there are none or more than `workers`, or their scales differ
+        """
+        total: Levels | None = None
+        for message in messages:
+            parts = self._format.check(message)
+            total = self._accumulate(total, 1, parts.scales, parts.floats)
+            for run, stretch in zip(self._format.runs, self._stretches, strict=True):
+                _add(parts.trits[run], total.raised[stretch])
+        return _at_least_one(total)
+
+    def add(self, sums: Iterable[Levels]) -> Levels:
+        """Add sums of smaller groups, the float layers in float32, in the order given; CodecError as in `sum`."""
+        total: Levels | None = None
+        for part in sums:
+            total = self._accumulate(total, part.count, part.scales, part.floats)
+            np.add(total.raised, part.raised.astype(self._dtype, copy=False), out=total.raised)
+        return _at_least_one(total)
+
+    def _accumulate(self, total: Levels | None, count: int, scales: np.ndarray, floats: np.ndarray) -> Levels:
+        """Count `count` messages more and add their float layers; the levels are for the caller to add."""
+        if total is None:
+            total = Levels(0, scales.copy(), np.zeros_like(floats), np.zeros(self._level_count, self._dtype))
+        if total.count + count > self.workers:
+            raise CodecError(f"more than {self.workers} messages for a sum over {self.workers} workers")
+        different = total.scales != scales
+        if different.any():
+            name = self._format.scale_name(int(different.argmax()))
+            raise CodecError(f"{name}: messages on different scales have no sum; share the scales first")
+        with np.errstate(over="ignore"):  # told when the sum is used
+            np.add(total.floats, floats, out=total.floats)
+        return replace(total, count=total.count + count)
+
+    def encode(self, levels: Levels) -> Buffers:
+        """Pack a complete sum; CodecError when it is not over all `workers`, or its float layers overflowed."""
+        self._require_complete(levels)
+        packed = np.empty(self._level_bytes, np.uint8)
+        for run, stretch in zip(self._runs, self._stretches, strict=True):
+            self._pack(levels.raised[stretch], packed[run])
+        return [levels.scales.copy(), levels.floats.copy(), packed]
+
+    def unpack(self, buffers: WireBuffers) -> Levels:
+        """The inverse of `encode`; CodecError names what is wrong: a count, a size, a scale, a level."""
+        expect(buffers, ["scales", "floats", "levels"])
+        scales = wire_array(buffers[0], np.float32, self._format.scale_count, "scales").copy()
+        floats = wire_array(buffers[1], np.float32, self._format.float_size, "float layers").copy()
+        packed = wire_array(buffers[2], np.uint8, self._level_bytes, "levels")
+        self._format.check_scales(scales)
+        require_finite(floats, self._format.floats)
+        raised = np.empty(self._level_count, self._dtype)
+        for layer, run, stretch in zip(self._format.ternary, self._runs, self._stretches, strict=True):
+            self._unpack(packed[run], raised[stretch])
+            if raised[stretch].max(initial=0) > 2 * self.workers:
+                raise CodecError(f"layer {layer.name}: a level beyond -{self.workers} .. {self.workers}")
+        return Levels(self.workers, scales, floats, raised)
+
+    def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The mean over the workers of what their messages decode to; see `Codec.decode`."""
+        return self.mean(self.unpack(buffers), out)
+
+    def mean(self, levels: Levels, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The mean vector [layout.size] of a complete sum, into `out` or a fresh vector."""
+        self._require_complete(levels)
+        vector = output(out, self.layout)
+        y = vector.numpy()
+        self._format.scatter_floats(levels.floats / np.float32(levels.count), y)
+        for position, (layer, stretch) in enumerate(zip(self._format.ternary, self._stretches, strict=True)):
+            step = float(self._format.scale_of(levels.scales, position)) / levels.count
+            _scale(levels.raised[stretch], y[layer.slice], levels.count, step)
+        return vector
+
+    def _require_complete(self, levels: Levels) -> None:
+        if levels.count != self.workers:
+            raise CodecError(f"a sum over {levels.count} of {self.workers} workers is not complete")
+        require_finite(levels.floats, self._format.floats)  # float32 sums of finite values can overflow
+
+    def _pack(self, raised: np.ndarray, packed: np.ndarray) -> None:
+        def pack(start: int, stop: int) -> None:
+            first = self.bits * start // level_kernels.PLANES
+            level_kernels.levels_pack(raised[start:stop], packed[first:], self.bits)
+
+        in_chunks(pack, raised.size)
+
+    def _unpack(self, packed: np.ndarray, raised: np.ndarray) -> None:
+        def unpack(start: int, stop: int) -> None:
+            first = self.bits * start // level_kernels.PLANES
+            level_kernels.levels_unpack(packed[first:], raised[start:stop], self.bits)
+
+        in_chunks(unpack, raised.size)
+
+
+def _at_least_one(total: Levels | None) -> Levels:
+    if total is None:
+        raise CodecError("a sum over no messages")
+    return total
+
+
+def _add(trits: np.ndarray, raised: np.ndarray) -> None:
+    in_chunks(
+        lambda start, stop: level_kernels.ternary_add(trits[start // kernels.TRITS :], raised[start:stop]),
+        raised.size,
+    )
+
+
+def _scale(raised: np.ndarray, y: np.ndarray, count: int, step: float) -> None:
+    in_chunks(lambda start, stop: level_kernels.levels_scale(raised[start:stop], y[start:stop], count, step), y.size)
+
+
+assert CHUNK % (level_kernels.PLANES * kernels.SEGMENT) == 0  # a chunk's levels begin at a block

@@ -1,0 +1,254 @@
+"""Ternary gradients (TernGrad) and ternary weights (WeightGrad), in the format of `testbed.codecs.trits`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from testbed.codecs import kernels, lanes
+from testbed.codecs.base import Buffers, Key, flat, require_finite
+from testbed.codecs.threads import in_chunks
+from testbed.codecs.trits import TritFormat
+from testbed.errors import CodecError
+from testbed.layout import Layer, Layout
+
+# A draw compares 31 random bits with |x| * 2^31 / scale. The factor is 2^-22 too large so that rounding never
+# lets an element as large as the scale become zero; it is the only bias, 2.4e-7 of an element's own value.
+_DRAW_RANGE = 2.0**31 * (1 + 2.0**-22)
+_TINY_SCALE = 2.0**-90  # below, 2^31 / scale could overflow: the layer is multiplied by 2^60 (exactly) first
+_ENLARGE = np.float32(2.0**60)
+_ROUNDS = 20  # of the loss-aware alternation at most; it stops by itself when b no longer changes
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one worker's vector says of the scales.
+
+    Parameters
+    ----------
+    clip : float32 [ternary layers], the largest magnitude of each clipped layer, max|clip(g)|
+    scales : float32 [scales of a message], the worker's own: `clip`, or its maximum where one scale serves all
+    """
+
+    clip: np.ndarray
+    scales: np.ndarray
+
+
+class Ternary(TritFormat):
+    """TernGrad's stochastic ternary gradients (terngrad, sections 3.1 and 3.3).
+
+    Each layer (weights and biases apart) is clipped to c*sigma (eq. 21); with s = max|clip(g)| it becomes
+    s * sign(g) * b, P(b = 1) = |clip(g)| / s (eq. 1 to 3): unbiased for the clipped gradient. Sigma is the standard
+    deviation about the layer's mean. A layer whose values are all equal has sigma 0 and would be clipped to nothing:
+    it is left unclipped.
+
+    Parameters
+    ----------
+    layout : the model
+    clip : c, in standard deviations; None: no clipping
+    float_last : keep the last layer in float32
+    layerwise : one scale per layer; otherwise a single one, the maximum over the (still layer-wise clipped) layers
+    """
+
+    def __init__(
+        self, layout: Layout, clip: float | None = 2.5, float_last: bool = True, layerwise: bool = True
+    ) -> None:
+        if clip is not None and not clip > 0:
+            raise CodecError(f"clip is a positive number of standard deviations or None, not {clip}")
+        lanes.warm_up()
+        super().__init__(layout, lambda layer: float_last and layer.last, one_scale=not layerwise)
+        self.clip = clip
+
+    def limits(self, vector: torch.Tensor) -> Limits:
+        """Measure the vector [layout.size] in one pass; CodecError names the layer that holds NaN or infinity."""
+        x = flat(vector, self.layout)
+        clip = np.array([_limit(layer, x[layer.slice], self.clip) for layer in self.ternary], np.float32)
+        return Limits(clip, clip.max(keepdims=True) if self.one_scale and clip.size else clip)
+
+    def encode(
+        self,
+        vector: torch.Tensor,
+        key: Key,
+        scales: np.ndarray | None = None,
+        limits: Limits | None = None,
+    ) -> Buffers:
+        """Clip, ternarize at random and pack.
+
+        Parameters
+        ----------
+        vector : float32 [layout.size]
+        key : names the random numbers
+        scales : float32 [scale_count], shared by all workers: the maximum of their `Limits.scales` (eq. 4); by
+            default the vector's own
+        limits : of this very vector, when already measured
+
+        Raises
+        ------
+        CodecError : NaN or infinity in a layer, or a shared scale that is below the layer's own or not finite
+        """
+        x = flat(vector, self.layout)
+        own = limits if limits is not None else self.limits(vector)
+        shared = own.scales if scales is None else self._shared(scales, own)
+        buffers = self.buffers(shared.copy(), x)
+        require_finite(buffers[1], self.floats)
+        for position, (layer, run) in enumerate(zip(self.ternary, self.runs, strict=True)):
+            scale = self.scale_of(shared, position)
+            drawn = key.layer(self.indexes[position])
+            _pack(x[layer.slice], buffers[2][run], scale, own.clip[position], np.uint32(drawn))
+        return buffers
+
+    def _shared(self, scales: np.ndarray, own: Limits) -> np.ndarray:
+        shared = np.asarray(scales, np.float32)
+        if shared.shape != (self.scale_count,):
+            raise CodecError(f"{self.scale_count} shared scales expected, found {shared.shape}")
+        self.check_scales(shared)
+        below = shared < own.scales
+        if below.any():
+            position = int(below.argmax())
+            raise CodecError(
+                f"{self.scale_name(position)}: the shared scale {shared[position]} is below "
+                f"this worker's own {own.scales[position]}; share the maximum over the workers"
+            )
+        return shared
+
+
+def _limit(layer: Layer, x: np.ndarray, clip: float | None) -> np.float32:
+    """max|clip(g)| of one layer."""
+    total, squares, largest = _moments(x)
+    if largest >= kernels.INFINITY_BITS:
+        raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+    top = np.uint32(largest).view(np.float32)
+    if clip is None or top == 0:
+        return top
+    mean_square, mean = squares / x.size, total / x.size
+    variance = mean_square - mean * mean
+    # Where float32's range or its rounding could tell, measure again in float64.
+    if not 2.0**-40 < top < 2.0**60 or variance < 0.01 * mean_square:
+        parts = in_chunks(lambda start, stop: kernels.moments_wide(x[start:stop]), x.size)
+        mean, mean_square = (sum(column) / x.size for column in zip(*parts, strict=True))
+        variance = mean_square - mean * mean
+        if variance <= 1e-12 * mean_square:  # nothing but rounding is left of it
+            return top
+    return np.float32(min(clip * math.sqrt(variance), float(top)))
+
+
+def _moments(x: np.ndarray) -> tuple[float, float, int]:
+    """(sum, sum of squares, bits of the largest magnitude) of a layer."""
+    parts = in_chunks(lambda start, stop: kernels.moments(x[start:stop]), x.size)
+    if not parts:
+        return 0.0, 0.0, 0
+    totals, squares, largest = zip(*parts, strict=True)
+    return sum(totals), sum(squares), int(max(largest))
+
+
+def _pack(x: np.ndarray, trits: np.ndarray, scale: np.float32, clip: np.float32, key: np.uint32) -> None:
+    """Ternarize one layer clipped to +-clip (<= scale) into its run."""
+    if scale == 0:
+        trits[:] = 0
+        return
+    if scale < _TINY_SCALE:
+        x, scale, clip = x * _ENLARGE, scale * _ENLARGE, clip * _ENLARGE
+    inverse = np.float32(_DRAW_RANGE / float(scale))
+    limit, clipped = clip * inverse, bool(clip < scale)  # at |x| >= scale a draw succeeds anyway
+
+    def pack(start: int, stop: int) -> None:
+        first = start // kernels.TRITS
+        kernels.ternary_pack(x[start:stop], trits[first:], first, inverse, limit, clipped, key)
+
+    in_chunks(pack, x.size)
+
+
+class ThresholdTernary(TritFormat):
+    """Deterministic ternary: alpha * sign(w) where |w| > Delta, else 0 (weightgrad, section 4 and Appendix A eq. 4).
+
+    Plain: Delta = 0.7 * mean|w|, alpha the mean of the kept magnitudes. Loss-aware, when second moments are known:
+    alpha and b minimise sum(importance * (w - alpha*b)^2) by turns, each exact given the other
+    (alpha = sum(importance*|w|) / sum(importance) over the kept, b keeps |w| > alpha / 2), from the plain b.
+
+    Parameters
+    ----------
+    layout : the model
+    float_biases : keep biases (and other vectors) in float32
+    float_last : keep the last layer in float32
+    """
+
+    def __init__(self, layout: Layout, float_biases: bool = True, float_last: bool = True) -> None:
+        lanes.warm_up()
+        super().__init__(layout, lambda layer: (float_biases and layer.bias) or (float_last and layer.last))
+
+    def encode(self, vector: torch.Tensor, key: Key | None = None, importance: torch.Tensor | None = None) -> Buffers:
+        """Ternarize and pack; no random numbers are drawn.
+
+        Parameters
+        ----------
+        vector : float32 [layout.size]
+        importance : float32 [layout.size], not negative: the square root of the optimizer's second moments; where
+            it is zero for all kept elements of a layer, the layer is coded plainly
+
+        Raises
+        ------
+        CodecError : NaN or infinity in a layer of either, or a negative importance
+        """
+        x = flat(vector, self.layout)
+        weight = None if importance is None else flat(importance, self.layout)
+        buffers = self.buffers(np.zeros(self.scale_count, np.float32), x)
+        require_finite(buffers[1], self.floats)
+        for position, (layer, run) in enumerate(zip(self.ternary, self.runs, strict=True)):
+            values = x[layer.slice]
+            alpha, threshold = _plain(layer, values)
+            if weight is not None:
+                alpha, threshold = _loss_aware(layer, values, weight[layer.slice], alpha, threshold)
+            buffers[0][position] = alpha
+            _choose(values, buffers[2][run], threshold)
+        return buffers
+
+    def quantize(self, vector: torch.Tensor, importance: torch.Tensor | None = None) -> torch.Tensor:
+        """What a receiver of the encoded vector would decode, as a fresh vector [layout.size]."""
+        return self.decode(self.encode(vector, importance=importance))
+
+
+def _plain(layer: Layer, x: np.ndarray) -> tuple[np.float32, np.float32]:
+    """(alpha, Delta) of one layer: 0.7 times the mean magnitude, and the mean of what is above it."""
+    parts = in_chunks(lambda start, stop: kernels.magnitude(x[start:stop]), x.size)
+    if max((largest for _, largest in parts), default=0) >= kernels.INFINITY_BITS:
+        raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+    threshold = np.float32(0.7 * sum(total for total, _ in parts) / max(x.size, 1))
+    kept = in_chunks(lambda start, stop: kernels.kept(x[start:stop], threshold), x.size)
+    count = sum(number for number, _ in kept)
+    return np.float32(sum(total for _, total in kept) / max(count, 1)), threshold
+
+
+def _loss_aware(
+    layer: Layer, x: np.ndarray, weight: np.ndarray, alpha: np.float32, threshold: np.float32
+) -> tuple[np.float32, np.float32]:
+    """(alpha, threshold) that the alternation reaches from the plain ones."""
+    if weight.size and not (np.isfinite(weight).all() and weight.min() >= 0):
+        raise CodecError(f"layer {layer.name}: an importance is finite and at least 0")
+    count, total, mass = _kept_weighted(x, weight, threshold)
+    for _ in range(_ROUNDS):
+        if mass == 0:
+            break
+        alpha = np.float32(total / mass)
+        following = _kept_weighted(x, weight, alpha / 2)
+        if following[0] == count:  # the kept sets of two thresholds are nested: equal in size, they are the same
+            break
+        threshold, (count, total, mass) = alpha / 2, following
+    return alpha, threshold
+
+
+def _kept_weighted(x: np.ndarray, weight: np.ndarray, threshold: np.float32) -> tuple[int, float, float]:
+    """(how many, sum of weight*|x|, sum of weight) over the elements of a layer with |x| > threshold."""
+    parts = in_chunks(lambda start, stop: kernels.kept_weighted(x[start:stop], weight[start:stop], threshold), x.size)
+    counts, totals, masses = zip(*parts, strict=True) if parts else ((), (), ())
+    return sum(counts), sum(totals), sum(masses)
+
+
+def _choose(x: np.ndarray, trits: np.ndarray, threshold: np.float32) -> None:
+    """Pack the signs of one layer's elements above the threshold into its run."""
+    in_chunks(
+        lambda start, stop: kernels.threshold_pack(x[start:stop], trits[start // kernels.TRITS :], threshold),
+        x.size,
+    )

@@ -1,0 +1,87 @@
+"""What the harness asks of a fabric."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from testbed.record.events import Event
+from testbed.systems import state as state_file
+
+Record = Callable[[Event], None]
+
+
+class Fabric(ABC):
+    """Where messages travel and time passes. A fabric plays one system and seed after another.
+
+    Attributes
+    ----------
+    name : "virtual" or "mininet"
+    record : receives every event; set by the harness
+    """
+
+    name: str
+    record: Record
+
+    @abstractmethod
+    def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
+        """Prepare all roles of `system`: from their initial states, or from those in folder `checkpoint`.
+
+        `records` is the folder of this system's and seed's records, which roles in other processes write to
+        themselves; `clock_s` is what the run's clock shows.
+        """
+
+    @abstractmethod
+    def segment(self, stop_at: int) -> float:
+        """Play all roles until each has completed step `stop_at` and stands still; return the run's clock."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write every role's state to a file in `folder`."""
+
+    @abstractmethod
+    def states(self, folder: Path) -> Mapping[str, Any]:
+        """Every role's state as of the last segment, which `save` has written to `folder`."""
+
+    def describe(self) -> dict[str, Any]:
+        """Facts about the fabric for the run's record."""
+        return {}
+
+    def close(self) -> None:
+        """Let go of everything the fabric holds; safe to call twice."""
+
+    def __enter__(self) -> Fabric:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def state_path(folder: Path, role: str) -> Path:
+    """Where the state of `role` lies in a checkpoint."""
+    return folder / f"{role.replace('/', '_')}.npz"
+
+
+class SavedStates(Mapping[str, Any]):
+    """The states of a checkpoint, each read when it is looked up."""
+
+    def __init__(self, folder: Path, initial: Callable[[str], Any], roles: tuple[str, ...]) -> None:
+        self._folder = folder
+        self._initial = initial
+        self._roles = roles
+
+    def __getitem__(self, role: str) -> Any:
+        if role not in self._roles:
+            raise KeyError(role)
+        state = self._initial(role)
+        state_file.load(state_path(self._folder, role), state)
+        return state
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._roles)
+
+    def __len__(self) -> int:
+        return len(self._roles)
+

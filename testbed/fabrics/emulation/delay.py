@@ -1,0 +1,213 @@
+"""The delay stage: what holds a WAN link's packets for their transmission and propagation time.
+
+All WAN links meet in one network namespace, the "wires": router A's interface for B ends there, and so does router
+B's for A. A path is one direction between two such ends; the stage carries frames along it and makes each take
+size / rate + delay. Two mechanisms do that: netem behind a redirection of everything that comes in, where the
+kernel has it, and otherwise the delay line, a small process of our own (`delayline.c`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from testbed.errors import NetworkError
+from testbed.fabrics.emulation import links, netns
+
+SOURCE = Path(__file__).with_name("delayline.c")
+ANSWER_TIMEOUT_S = 10.0
+NETEM_LIMIT = 1_000_000  # packets; what is held is bounded by HTB before it, at rate * delay
+
+
+@dataclass(frozen=True)
+class Wire:
+    """One direction of a WAN link on its way through the wires."""
+
+    name: str  # "src>dst"
+    entry: str  # interface on which its frames arrive
+    exit: str  # interface on which they leave
+    delay_s: float
+    bytes_per_s: int  # on the wire
+
+
+class DelayStage(Protocol):
+    """What carries the frames; made by `start`."""
+
+    mechanism: str
+
+    def set_rate(self, name: str, bytes_per_s: int) -> None:
+        """Change a wire's rate for the frames still to come."""
+
+    def found(self) -> dict[str, tuple[float, int]]:
+        """Delay (s) and rate (bytes/s) of each wire by name, as the mechanism itself states them."""
+
+    def report(self) -> dict[str, Any]:
+        """Frames lost, and how late frames left, for the run's record; see the classes."""
+
+    def close(self) -> None:
+        """Stop carrying; safe to call twice."""
+
+
+def start(pid: int, wires: Sequence[Wire], mechanism: str) -> DelayStage:
+    """Set `wires` going in the network namespace of process `pid`; mechanism is "netem" or "delay-line".
+
+    Raises
+    ------
+    NetworkError
+        The mechanism does not work on this machine.
+    """
+    return Netem(pid, wires) if mechanism == "netem" else DelayLine(pid, wires)
+
+
+class Netem:
+    """netem at the end of each wire; the kernel's redirection brings it every frame that enters the wire."""
+
+    mechanism = "netem"
+
+    def __init__(self, pid: int, wires: Sequence[Wire]) -> None:
+        self._wires = {wire.name: wire for wire in wires}
+        links.batch("tc", pid, [line for wire in wires for line in self._commands(wire)])
+        self._namespace = links.Namespace(pid)
+
+    @staticmethod
+    def _commands(wire: Wire) -> list[str]:
+        # 64 ns is the resolution of a netem delay; tc takes fractions of a microsecond only through its own units
+        delay, rate = f"delay {round(wire.delay_s * 1e6)}us", f"rate {8 * wire.bytes_per_s}bit"
+        return [
+            f"qdisc replace dev {wire.exit} root handle 1: netem {delay} {rate} limit {NETEM_LIMIT}",
+            f"qdisc add dev {wire.entry} handle ffff: ingress",
+            f"filter add dev {wire.entry} parent ffff: protocol all prio 1 u32 match u32 0 0"
+            f" action mirred egress redirect dev {wire.exit}",
+        ]
+
+    def set_rate(self, name: str, bytes_per_s: int) -> None:
+        wire = self._wires[name]
+        self._namespace.change_netem(wire.exit, wire.delay_s, bytes_per_s, NETEM_LIMIT)
+
+    def found(self) -> dict[str, tuple[float, int]]:
+        answers = {name: self._namespace.netem(wire.exit) for name, wire in self._wires.items()}
+        return {name: (qdisc["delay_s"], qdisc["bytes_per_s"]) for name, qdisc in answers.items() if qdisc}
+
+    def report(self) -> dict[str, Any]:
+        """`mechanism` and `drops` (frames, all wires); the kernel does not tell how late netem's frames leave."""
+        answers = [self._namespace.netem(wire.exit) for wire in self._wires.values()]
+        return {"mechanism": self.mechanism, "drops": sum(qdisc["drops"] for qdisc in answers if qdisc)}
+
+    def close(self) -> None:
+        self._namespace.close()
+
+
+class DelayLine:
+    """The process of `delayline.c`, which serves all wires; it ends with this one."""
+
+    mechanism = "delay-line"
+
+    def __init__(self, pid: int, wires: Sequence[Wire]) -> None:
+        self._order = {wire.name: number for number, wire in enumerate(wires)}
+        program = build()
+        with netns.enter(pid):
+            self._process = subprocess.Popen(
+                [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        for wire in wires:
+            delay_ns = round(wire.delay_s * 1e9)
+            self._tell(f"path {wire.entry} {wire.exit} {delay_ns} {wire.bytes_per_s}")
+        self._tell("start")
+        self.realtime = bool(self._answer()["realtime"])
+
+    def set_rate(self, name: str, bytes_per_s: int) -> None:
+        self._tell(f"rate {self._order[name]} {bytes_per_s}")
+
+    def found(self) -> dict[str, tuple[float, int]]:
+        paths = self._ask()["paths"]
+        return {
+            name: (paths[number]["delay_ns"] / 1e9, paths[number]["bytes_per_s"])
+            for name, number in self._order.items()
+        }
+
+    def report(self) -> dict[str, Any]:
+        """Whole-process figures.
+
+        `mechanism`, `realtime` (runs SCHED_FIFO), `frames` and `drops` (all wires), and how late frames left:
+        `lateness_p50_ms`, `lateness_p99_ms`, `lateness_max_ms`.
+        """
+        answer = self._ask()
+        paths = answer.pop("paths")
+        sums = {key: sum(path[key] for path in paths) for key in ("frames", "drops")}
+        return {"mechanism": self.mechanism, **answer, **sums}
+
+    def close(self) -> None:
+        process = self._process
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream:
+                stream.close()
+        try:
+            process.wait(ANSWER_TIMEOUT_S)  # the end of its input ends it
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _ask(self) -> dict[str, Any]:
+        self._tell("report")
+        return self._answer()
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+        except (OSError, ValueError):
+            raise self._dead() from None
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout
+        ready, _, _ = select.select([self._process.stdout], [], [], ANSWER_TIMEOUT_S)
+        line = self._process.stdout.readline() if ready else b""
+        if not line:
+            raise self._dead()
+        return json.loads(line)
+
+    def _dead(self) -> NetworkError:
+        code = self._process.poll()
+        if code is None:
+            return NetworkError(f"the delay line has not answered within {ANSWER_TIMEOUT_S:g} s; nothing crosses the WAN")
+        said = self._process.stderr.read().decode(errors="replace").strip() if self._process.stderr else ""
+        return NetworkError(said or f"the delay line is dead (exit status {code}); nothing crosses the WAN links")
+
+
+def build() -> Path:
+    """The compiled delay line, from the cache, else compiled with `cc`.
+
+    Raises
+    ------
+    NetworkError
+        There is no compiler, or it refused the source.
+    """
+    source = SOURCE.read_bytes()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wan-testbed"
+    program = cache / f"delayline-{hashlib.sha256(source).hexdigest()[:16]}"
+    if os.access(program, os.X_OK):
+        return program
+    compiler = shutil.which("cc")
+    if not compiler:
+        raise NetworkError("the delay line needs a C compiler once; install gcc, or a kernel with netem")
+    cache.mkdir(parents=True, exist_ok=True)
+    # Compiled under a temporary name and renamed: two runs that start at once must not see half a program.
+    with tempfile.TemporaryDirectory(dir=cache, prefix="delayline-") as folder:
+        fresh = Path(folder) / "delayline"
+        done = subprocess.run(
+            [compiler, "-O2", "-Wall", "-o", str(fresh), str(SOURCE)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise NetworkError(f"cc cannot compile the delay line: {' '.join(done.stderr.split())[:500]}")
+        fresh.rename(program)
+    return program

@@ -1,0 +1,233 @@
+"""The emulated network of a run: built with Mininet, read back, counted, changed while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from mininet.log import setLogLevel
+from mininet.net import Mininet
+
+from testbed.errors import NetworkError
+from testbed.fabrics.emulation import mnexec, sandbox
+from testbed.fabrics.emulation.delay import DelayStage
+from testbed.fabrics.emulation.links import Counter, Namespace, Shape, wire_bytes_per_s
+from testbed.fabrics.emulation.topo import WIRES, Machine, PlanTopo, Wires, node_name, router_name
+from testbed.wan.plan import NetworkPlan, region_of
+
+T = TypeVar("T")
+LinkCounter = Counter
+TOOLS = Path("/run/testbed/bin")  # in the sandbox's own /run
+RATE_TOLERANCE, DELAY_TOLERANCE_S, BURST_TOLERANCE = 1e-4, 2e-6, 0.01
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of the network; a process enters its network namespace with `netns.enter(netns_pid)`."""
+
+    name: str  # "<region>/<role>"
+    ip: str
+    netns_pid: int
+
+
+@dataclass(frozen=True)
+class _Sender:
+    """The interface that sends into one directed link."""
+
+    node: str  # Mininet's name
+    interface: str
+    shape: Shape
+
+
+class EmulatedNetwork:
+    """A `NetworkPlan` built in this sandbox; a context manager.
+
+    Parameters
+    ----------
+    plan : hosts and profile
+    dilation : k; rates are divided and delays multiplied by it (DESIGN 3)
+    mechanism : "netem" or "delay-line"; what the kernel offers when ""
+
+    Attributes
+    ----------
+    hosts : by name, as in the plan
+    delay_mechanism : "netem" or "delay-line"
+
+    Raises
+    ------
+    NetworkError
+        There is no sandbox around this process, or the network could not be built, or what the kernel says of a
+        link is not what was asked: the message names the links.
+    """
+
+    def __init__(self, plan: NetworkPlan, dilation: float = 1.0, mechanism: str = "") -> None:
+        if not sandbox.inside():
+            raise NetworkError("the network may only be built in a sandbox; start the process with sandbox.run")
+        self.plan = replace(plan, profile=plan.profile.scaled(dilation))
+        self.dilation = dilation
+        self.delay_mechanism = mechanism or sandbox.delay_mechanism()
+        # pyroute2's sockets belong to the thread that opens them, so one thread does all the netlink work.
+        self._netlink = ThreadPoolExecutor(1, "netlink")
+        self._namespaces: dict[str, Namespace] = {}
+        self._senders = _senders(self.plan)
+        self._net: Mininet | None = None
+        try:
+            self._build()
+            self.check()
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self) -> None:
+        mnexec.install(TOOLS)
+        setLogLevel("warning")
+        Mininet.inited = True  # else it raises limits of the whole machine (kernel.pty.max, fs.file-max)
+        self._net = net = Mininet(controller=None, build=False)
+        self._do(lambda: net.buildFromTopo(PlanTopo(self.plan, mechanism=self.delay_mechanism)))
+        self._do(net.configHosts)
+        self.hosts = {
+            name: Host(name, self._node(name).address, self._node(name).pid) for name in self.plan.hosts
+        }
+        for node in {sender.node for sender in self._senders.values()}:
+            self._namespaces[node] = self._do(lambda pid=net[node].pid: Namespace(pid))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the network down; safe to call twice."""
+        net, self._net = self._net, None
+        if net:
+            for namespace in self._namespaces.values():
+                self._do(namespace.close)
+            for node in reversed(net.hosts):
+                self._do(node.terminate)
+        self._netlink.shutdown()
+
+    def check(self) -> None:
+        """Compare what the kernel says of every link with what was asked.
+
+        Raises
+        ------
+        NetworkError
+            Some link is not shaped or delayed as asked, or lets packets pass unshaped; the message lists them.
+        """
+        faults = self._do(self._faults)
+        if faults:
+            more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+            raise NetworkError(f"the network is not what was asked: {'; '.join(faults[:5])}{more}")
+
+    def counters(self) -> dict[str, Counter]:
+        """What each directed link has sent since the network was built.
+
+        Keys are those of `record.events.LinkBytes`: "us-west-1>us-east-1", "us-west-1/w0>us-west-1" (up) and
+        "us-west-1>us-west-1/w0" (down).
+        """
+        return self._do(self._counters)
+
+    def set_rate(self, src_region: str, dst_region: str, goodput_mbit: float) -> None:
+        """Change one direction of a WAN link on running traffic (10^6 bit/s of goodput, before dilation).
+
+        Raises
+        ------
+        NetworkError
+            There is no such link, or the rate is not above zero.
+        """
+        name = f"{src_region}>{dst_region}"
+        if name not in self._senders or src_region not in self.plan.regions:
+            raise NetworkError(f"no WAN link {name} in this network")
+        if not 0 < goodput_mbit < float("inf"):
+            raise NetworkError(f"{name}: a rate of {goodput_mbit:g} Mbit/s; it must be above 0")
+        self._do(lambda: self._set_rate(name, goodput_mbit / self.dilation))
+
+    def delay_report(self) -> dict[str, Any]:
+        """How the delay stage has done so far: `mechanism`, `drops`; of the delay line also lateness in ms."""
+        stage = self._stage
+        return self._do(stage.report) if stage else {"mechanism": self.delay_mechanism, "drops": 0}
+
+    def _set_rate(self, name: str, goodput_mbit: float) -> None:
+        sender = self._senders[name]
+        shape = sender.shape.at(goodput_mbit)
+        self._namespaces[sender.node].change(sender.interface, shape)
+        if self._stage:
+            self._stage.set_rate(name, shape.wire_bytes_per_s)
+        self._senders[name] = replace(sender, shape=shape)
+
+    def _counters(self) -> dict[str, Counter]:
+        found = {node: namespace.counters() for node, namespace in self._namespaces.items()}
+        return {name: found[sender.node][sender.interface] for name, sender in self._senders.items()}
+
+    def _faults(self) -> list[str]:
+        faults = []
+        for name, sender in self._senders.items():
+            namespace = self._namespaces[sender.node]
+            found = namespace.shape(sender.interface)
+            if found is None:
+                faults.append(f"{name} is not shaped")
+            elif problem := _difference(sender.shape, found):
+                faults.append(f"{name} {problem}")
+            elif passed := namespace.direct_packets(sender.interface):
+                faults.append(f"{name} let {passed} packets pass unshaped")
+        return faults + self._delay_faults()
+
+    def _delay_faults(self) -> list[str]:
+        found = self._stage.found() if self._stage else {}
+        faults = []
+        for (a, b), link in self.plan.wan.items():
+            name = f"{a}>{b}"
+            rate = self._senders[name].shape.wire_bytes_per_s
+            if name not in found:
+                faults.append(f"{name} is not delayed")
+            elif abs(found[name][0] - link.delay_s) > DELAY_TOLERANCE_S:
+                faults.append(f"{name} is delayed by {found[name][0] * 1e3:g} ms, not {link.delay_s * 1e3:g}")
+            elif abs(found[name][1] - rate) > RATE_TOLERANCE * rate + 1:
+                faults.append(f"{name} is carried at {found[name][1]} bytes/s, not {rate}")
+        return faults
+
+    @property
+    def _stage(self) -> DelayStage | None:
+        wires = self._net[WIRES] if self._net else None
+        return wires.stage if isinstance(wires, Wires) else None
+
+    def _node(self, host: str) -> Machine:
+        assert self._net
+        return self._net[node_name(self.plan.regions.index(region_of(host)), host)]
+
+    def _do(self, work: Callable[[], T]) -> T:
+        return self._netlink.submit(work).result()
+
+
+def _senders(plan: NetworkPlan) -> dict[str, _Sender]:
+    """Every directed link of the plan with the interface that sends into it."""
+    lan = Shape.of_lan(plan.profile.lan)
+    found = {}
+    for i, region in enumerate(plan.regions):
+        for k, host in enumerate(plan.hosts_of(region)):
+            found[f"{host}>{region}"] = _Sender(node_name(i, host), "eth0", lan)
+            found[f"{region}>{host}"] = _Sender(router_name(i), f"lan{k}", lan)
+        for j, other in enumerate(plan.regions):
+            if other != region:
+                shape = Shape.of_wan(plan.wan[region, other])
+                found[f"{region}>{other}"] = _Sender(router_name(i), f"wan{j}", shape)
+    return found
+
+
+def _difference(asked: Shape, found: Shape) -> str:
+    """In words how an interface's shape differs from what was asked; "" when it does not."""
+    rate, other = asked.wire_bytes_per_s, found.wire_bytes_per_s
+    if abs(rate - other) > RATE_TOLERANCE * rate + 1:
+        return f"is shaped to {other} bytes/s on the wire, not {rate}"
+    if abs(asked.burst_bytes - found.burst_bytes) > BURST_TOLERANCE * asked.burst_bytes + 64:
+        return f"has a burst of {found.burst_bytes} bytes, not {asked.burst_bytes}"
+    if asked.queue_bytes != found.queue_bytes:
+        return f"has a queue of {found.queue_bytes} bytes, not {asked.queue_bytes}"
+    return ""

@@ -1,0 +1,269 @@
+"""Plays runs on a Mininet network with Ray actors; runs inside a sandbox (`emulation.sandbox`)."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import Any
+
+import ray
+import torch
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError, RayTaskError
+
+from testbed.assembly import Assembly
+from testbed.compute import compute_model
+from testbed.errors import RoleDied, RunError, TestbedError
+from testbed.experiment import Experiment
+from testbed.fabrics.base import Fabric, SavedStates
+from testbed.fabrics.emulation.network import EmulatedNetwork
+from testbed.fabrics.mininet.actor import Place, RoleActor
+from testbed.fabrics.mininet.wire import Endpoint
+from testbed.record.events import LinkBytes
+from testbed.systems import System
+from testbed.wan.plan import Roles, kind_of
+
+FIRST_PORT = 5500
+START_S = 120.0  # bound of bringing actors up
+LEAD_S = 0.2  # actors are told this long before a segment when it starts
+STOP_S = 20.0
+OBJECT_STORE_BYTES = 100 << 20  # nothing big goes through Ray: messages and states do not
+FIT_MARGIN = 1.25  # the real math of a step must fit into the modelled time with this much to spare
+
+
+class MininetFabric(Fabric):
+    """The emulated fabric.
+
+    Parameters
+    ----------
+    assembly : the experiment's parts, for this process
+    device : where the actors' math runs
+    scratch : a folder of the run's own with a short path, for Ray's sockets and logs
+    on_progress : called about once a second while a segment plays, with the run's clock and the WAN's bytes so far
+    """
+
+    name = "mininet"
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        device: str,
+        scratch: Path,
+        on_progress: Callable[[float, int], None] = lambda clock_s, wan_bytes: None,
+    ) -> None:
+        self.record = lambda event: None
+        self.dilation = choose_dilation(assembly)
+        self._assembly = assembly
+        self._experiment = assembly.experiment
+        self._roles = self._experiment.roles
+        self._on_progress = on_progress
+        self._system: System
+        self._clock_s = 0.0
+        self._actors: dict[str, ActorHandle] = {}
+        self._network: EmulatedNetwork | None = None
+        try:
+            self._network = network = EmulatedNetwork(self._experiment.plan, self.dilation)
+            _start_ray(scratch)
+            self._actors = _start_actors(self._experiment, device, network, self.dilation)
+            self._all("connect")
+        except BaseException:
+            self.close()
+            raise
+
+    def describe(self) -> dict[str, Any]:
+        assert self._network is not None
+        return {"delay_mechanism": self._network.delay_mechanism, "dilation": self.dilation}
+
+    def delay_report(self) -> dict[str, Any]:
+        """How the delay stage has done so far."""
+        assert self._network is not None
+        return self._network.delay_report()
+
+    def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
+        self._system = self._assembly.system(system, seed)
+        self._clock_s = clock_s
+        self._all("begin", system, seed, str(checkpoint) if checkpoint else None, str(records))
+
+    def segment(self, stop_at: int) -> float:
+        start_s = monotonic() + LEAD_S
+        meter = _Meter(self, start_s, self._clock_s)
+        pending = {
+            actor.segment.remote(stop_at, start_s, self._clock_s): role for role, actor in self._actors.items()
+        }
+        clocks = []
+        while pending:
+            done, _ = ray.wait(list(pending), timeout=meter.until_next_s())
+            for reference in done:
+                clocks.append(_answer(pending.pop(reference), reference))
+            meter.sample_when_due()
+        self._clock_s = max(clocks)
+        meter.close(self._clock_s)
+        return self._clock_s
+
+    def save(self, folder: Path) -> None:
+        self._all("save", str(folder))
+
+    def states(self, folder: Path) -> Mapping[str, Any]:
+        return SavedStates(folder, self._system.initial_state, self._roles.all)
+
+    def _all(self, method: str, *arguments: Any) -> None:
+        """Call a method of every actor at once and wait for all; the first failure is the run's."""
+        pending = {getattr(actor, method).remote(*arguments): role for role, actor in self._actors.items()}
+        deadline_s = monotonic() + self._experiment.run.patience_s
+        while pending:
+            done, _ = ray.wait(list(pending), timeout=max(deadline_s - monotonic(), 0.0))
+            if not done:
+                raise RunError(f"{', '.join(pending.values())}: no answer to '{method}' in time")
+            for reference in done:
+                _answer(pending.pop(reference), reference)
+
+    def close(self) -> None:
+        for actor in self._actors.values():
+            ray.kill(actor)
+        self._actors = {}
+        if ray.is_initialized():
+            ray.shutdown()
+        if self._network is not None:
+            self._network.close()
+            self._network = None
+
+    def sent_bytes(self) -> dict[str, int]:
+        """Bytes that have left on each link since the network was built."""
+        assert self._network is not None
+        return {name: counter.wire_bytes for name, counter in self._network.counters().items()}
+
+
+class _Meter:
+    """Records the links' bytes once an interval of the run's clock while a segment plays."""
+
+    def __init__(self, fabric: MininetFabric, start_s: float, clock_s: float) -> None:
+        self._fabric = fabric
+        self._start_s = start_s
+        self._clock0_s = self._since_s = clock_s
+        self._interval_s = fabric._experiment.run.link_interval_s
+        self._next_s = (math.floor(clock_s / self._interval_s) + 1) * self._interval_s
+        self._before = self._first = fabric.sent_bytes()
+
+    def _now(self) -> float:
+        return self._clock0_s + (monotonic() - self._start_s) / self._fabric.dilation
+
+    def until_next_s(self) -> float:
+        """Real seconds until the next sample is due."""
+        return min(max((self._next_s - self._now()) * self._fabric.dilation, 0.0), 1.0)
+
+    def sample_when_due(self) -> None:
+        now_s = self._now()
+        if now_s >= self._next_s:
+            self._sample(now_s)
+            self._next_s = (math.floor(now_s / self._interval_s) + 1) * self._interval_s
+        wan = sum(total - self._first[link] for link, total in self._before.items() if "/" not in link)
+        self._fabric._on_progress(now_s, wan)
+
+    def close(self, clock_s: float) -> None:
+        self._sample(clock_s)
+
+    def _sample(self, clock_s: float) -> None:
+        totals = self._fabric.sent_bytes()
+        for link, total in totals.items():
+            if crossed := total - self._before[link]:
+                interval_s = clock_s - self._since_s
+                self._fabric.record(
+                    LinkBytes(time_s=clock_s, link=link, interval_s=interval_s, wire_bytes=crossed)
+                )
+        self._before, self._since_s = totals, clock_s
+
+
+def choose_dilation(assembly: Assembly) -> float:
+    """The factor k: as the experiment says, or the smallest at which the real math fits the modelled device.
+
+    All workers compute at the same time on this machine's cores, each on one thread.
+    """
+    compute = assembly.experiment.compute
+    if compute.dilation != "auto":
+        return float(compute.dilation)
+    device = compute_model(compute.device).device
+    if device is None:
+        return 1.0
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        task = assembly.task(0)
+        learner = task.learner(0)
+        took_s = min(_timed(lambda: learner.gradient(task.initial, 0)) for _ in range(5))
+    finally:
+        torch.set_num_threads(threads)
+    rounds = math.ceil(len(task.roles.workers) / len(os.sched_getaffinity(0)))
+    return max(1.0, math.ceil(10 * FIT_MARGIN * took_s * rounds / device.seconds(task.gradient_work)) / 10)
+
+
+def _timed(fn: Callable[[], object]) -> float:
+    began_s = perf_counter()
+    fn()
+    return perf_counter() - began_s
+
+
+def _start_ray(scratch: Path) -> None:
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0", OMP_NUM_THREADS="1")
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        _node_ip_address="127.0.0.1",
+        _temp_dir=str(scratch / "ray"),
+    )
+
+
+def _start_actors(
+    experiment: Experiment, device: str, network: EmulatedNetwork, dilation: float
+) -> dict[str, ActorHandle]:
+    """One actor a role, all up."""
+    endpoints = _endpoints(experiment.roles, network)
+    on_gpu = experiment.roles.workers if device.startswith("cuda") else ()
+    data = experiment.as_dict()
+    actors = {}
+    for role in experiment.roles.all:
+        place = Place(role, network.hosts[role].netns_pid, endpoints[role], dilation)
+        share = 1 / len(on_gpu) if role in on_gpu else 0
+        kind = ray.remote(num_cpus=0, num_gpus=share, max_concurrency=8, max_restarts=0)(RoleActor)
+        actors[role] = kind.remote(data, device if role in on_gpu else "cpu", place)
+    starting = {actor.ready.remote(): role for role, actor in actors.items()}
+    done, late = ray.wait(list(starting), num_returns=len(starting), timeout=START_S)
+    for reference in done:
+        _answer(starting[reference], reference)
+    if late:
+        raise RunError(f"{', '.join(starting[reference] for reference in late)} did not start in {START_S:g} s")
+    return actors
+
+
+def _endpoints(roles: Roles, network: EmulatedNetwork) -> dict[str, dict[str, Endpoint]]:
+    """For every role, where its connection to each neighbour is made; the one nearer to the root binds."""
+    rank = {"gs": 0, "lps": 1, "worker": 2}
+    endpoints: dict[str, dict[str, Endpoint]] = {role: {} for role in roles.all}
+    port = FIRST_PORT
+    for role in roles.all:
+        for peer in roles.neighbours(role):
+            if (rank[kind_of(role)], role) < (rank[kind_of(peer)], peer):
+                address = f"tcp://{network.hosts[role].ip}:{port}"
+                endpoints[role][peer] = Endpoint(address, binds=True)
+                endpoints[peer][role] = Endpoint(address, binds=False)
+                port += 1
+    return endpoints
+
+
+def _answer(role: str, reference: Any) -> Any:
+    """What an actor's method returned; its failure as this run's, naming the role."""
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        cause = error.cause if isinstance(error.cause, BaseException) else error
+        line = str(cause) if isinstance(cause, TestbedError) else f"{type(cause).__name__}: {cause}"
+        failure = RoleDied(f"{role} failed: {line.splitlines()[0]}")
+        failure.add_note(str(error))
+        raise failure from None
+    except RayActorError as error:
+        raise RoleDied(f"{role}: its process died: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,86 @@
+"""An asyncio event loop whose clock jumps to the next timer instead of waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Mapping
+from math import ulp
+from typing import Any
+
+from testbed.errors import RunError
+
+
+class _JumpingSelector(selectors.BaseSelector):
+    """Selects nothing, ever: being asked to wait means the clock may move."""
+
+    def __init__(self, start_s: float) -> None:
+        self.now_s = start_s
+        self.next_timer: Callable[[], float]
+        self.on_deadlock: Callable[[], str] = lambda: "nothing is scheduled"
+        self.before_jump: Callable[[float], None] = lambda when_s: None
+        self._keys: dict[int, selectors.SelectorKey] = {}
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise RunError(f"the run is stuck: {self.on_deadlock()}")
+        if timeout > 0:
+            when_s = self.next_timer()  # not now + timeout, which would round
+            self.before_jump(when_s)
+            self.now_s = when_s
+        return []
+
+    # The loop registers its own wake-up pipe, which nobody writes to here: kept, never watched.
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        descriptor = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        self._keys[descriptor] = key = selectors.SelectorKey(fileobj, descriptor, events, data)
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys.pop(fileobj if isinstance(fileobj, int) else fileobj.fileno())
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._keys
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Timers, timeouts and cancellation behave as in real time; `time()` is virtual and starts at `start_s`.
+
+    Parameters
+    ----------
+    start_s : the clock's first value
+    on_deadlock : says who waits for whom when nothing can ever happen again
+    before_jump : called with the instant the clock is about to jump to
+
+    Raises
+    ------
+    RunError
+        From `run_until_complete`: every coroutine waits for another.
+    """
+
+    def __init__(
+        self,
+        start_s: float = 0.0,
+        on_deadlock: Callable[[], str] | None = None,
+        before_jump: Callable[[float], None] | None = None,
+    ) -> None:
+        self._jumping = _JumpingSelector(start_s)
+        self._jumping.next_timer = lambda: self._scheduled[0].when()  # type: ignore[attr-defined]
+        if on_deadlock is not None:
+            self._jumping.on_deadlock = on_deadlock
+        if before_jump is not None:
+            self._jumping.before_jump = before_jump
+        super().__init__(self._jumping)
+
+    @property
+    def _clock_resolution(self) -> float:
+        """asyncio runs timers less than this ahead of the clock; the next float up means exactly those now due."""
+        return ulp(self._jumping.now_s)
+
+    @_clock_resolution.setter
+    def _clock_resolution(self, value: float) -> None:
+        pass
+
+    def time(self) -> float:
+        return self._jumping.now_s

@@ -1,0 +1,206 @@
+"""All roles of a run in one process, on one event loop, under a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import floor
+from pathlib import Path
+from time import perf_counter
+from typing import Any, ParamSpec, TypeVar
+
+from testbed.errors import RoleDied, RunError, TestbedError
+from testbed.fabrics.base import Fabric, Record, state_path
+from testbed.compute import ComputeModel
+from testbed.fabrics.virtual.clock import VirtualLoop
+from testbed.fabrics.virtual.network import Connection, Network
+from testbed.message import Message
+from testbed.record.events import Event, LinkBytes
+from testbed.systems import System
+from testbed.systems import state as state_file
+from testbed.systems.node import Node, Work
+from testbed.wan.plan import NetworkPlan, Roles
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class VirtualNode(Node):
+    """A role on the virtual clock. Waits need no bound: the loop notices when nobody can ever answer."""
+
+    def __init__(
+        self, name: str, roles: Roles, compute: ComputeModel, network: Network, loop: VirtualLoop, record: Record
+    ) -> None:
+        super().__init__(name, roles, roles.neighbours(name), patience_s=None)
+        self.connections: dict[str, Connection] = {}
+        self._device = compute.device
+        self._network = network
+        self._loop = loop
+        self._record = record
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def send(self, peer: str, message: Message) -> None:
+        await self._network.send(self.connections[peer], message, message.nbytes)
+
+    async def compute(self, work: Work, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        began_s = perf_counter()
+        result = fn(*args, **kwargs)
+        spent_s = perf_counter() - began_s if self._device is None else self._device.seconds(work)
+        self.busy_s += spent_s
+        await asyncio.sleep(spent_s)
+        return result
+
+    def record(self, event: Event) -> None:
+        self._record(event)
+
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        return asyncio.timeout(seconds)
+
+    def call_later(self, seconds: float, fn: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(seconds, fn)
+
+
+class VirtualFabric(Fabric):
+    """Plays runs on a virtual clock.
+
+    Parameters
+    ----------
+    plan, roles : the network and who stands in it
+    compute : what a computation is charged
+    make_system : builds a system by name and seed
+    link_interval_s : bytes per link are recorded this often
+    """
+
+    name = "virtual"
+
+    def __init__(
+        self,
+        plan: NetworkPlan,
+        roles: Roles,
+        compute: ComputeModel,
+        make_system: Callable[[str, int], System],
+        link_interval_s: float = 1.0,
+    ) -> None:
+        self.record = lambda event: None
+        self.messages = 0  # sent in all segments so far
+        self._plan, self._roles, self._compute = plan, roles, compute
+        self._make_system = make_system
+        self._link_interval_s = link_interval_s
+        self._system: System
+        self._states: dict[str, Any] = {}
+        self._clock_s = 0.0
+
+    def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
+        self._system = self._make_system(system, seed)
+        self._states = {name: self._system.initial_state(name) for name in self._roles.all}
+        if checkpoint is not None:
+            for name, state in self._states.items():
+                state_file.load(state_path(checkpoint, name), state)
+        self._clock_s = clock_s
+
+    def segment(self, stop_at: int) -> float:
+        nodes: dict[str, VirtualNode] = {}
+        meter = _LinkMeter(self._link_interval_s, self._clock_s, lambda event: self.record(event))
+        loop = VirtualLoop(self._clock_s, partial(_who_waits, nodes), meter.before_jump)
+        network = meter.network = Network(self._plan, loop)
+        for name in self._roles.all:
+            nodes[name] = VirtualNode(
+                name, self._roles, self._compute, network, loop, lambda event: self.record(event)
+            )
+        for node in nodes.values():
+            for peer in node.neighbours:
+                deliver = partial(nodes[peer].mailbox.deliver, node.name)
+                node.connections[peer] = network.connect(node.name, peer, deliver)
+        try:
+            loop.run_until_complete(self._play(nodes, stop_at))
+            meter.close(loop.time())
+            self._clock_s = loop.time()
+            self.messages += network.messages
+        finally:
+            _shut(loop)
+        return self._clock_s
+
+    async def _play(self, nodes: Mapping[str, VirtualNode], stop_at: int) -> None:
+        loop = asyncio.get_running_loop()
+        tasks = {
+            loop.create_task(node.play(self._system.role(node, self._states[name]), stop_at)): name
+            for name, node in nodes.items()
+        }
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            if (error := task.exception()) is not None:
+                raise died(tasks[task], error) from error
+
+    def save(self, folder: Path) -> None:
+        for name, state in self._states.items():
+            state_file.save(state_path(folder, name), state)
+
+    def states(self, folder: Path) -> Mapping[str, Any]:
+        return self._states
+
+
+def died(role: str, error: BaseException) -> RunError:
+    """The error a run ends with when `role` failed: one line, the traceback as a note for the log."""
+    line = str(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {error}"
+    failure = RoleDied(f"{role} failed: {line}")
+    failure.add_note("".join(traceback.format_exception(error)))
+    return failure
+
+
+class _LinkMeter:
+    """Records what crossed each link, interval by interval, as the clock passes each interval's end."""
+
+    def __init__(self, interval_s: float, start_s: float, record: Record) -> None:
+        self.network: Network | None = None
+        self._interval_s = interval_s
+        self._since_s = start_s
+        self._record = record
+        self._before: dict[str, int] = {}
+
+    def before_jump(self, when_s: float) -> None:
+        end_s = (floor(self._since_s / self._interval_s) + 1) * self._interval_s
+        while end_s <= when_s:
+            self._sample(end_s)
+            end_s += self._interval_s
+
+    def close(self, end_s: float) -> None:
+        if end_s > self._since_s:
+            self._sample(end_s)
+
+    def _sample(self, end_s: float) -> None:
+        assert self.network is not None
+        totals = self.network.wire_bytes(end_s)
+        for link, total in totals.items():
+            if crossed := total - self._before.get(link, 0):
+                self._record(
+                    LinkBytes(
+                        time_s=end_s, link=link, interval_s=end_s - self._since_s, wire_bytes=crossed
+                    )
+                )
+        self._before = totals
+        self._since_s = end_s
+
+
+def _who_waits(nodes: Mapping[str, VirtualNode]) -> str:
+    waits = [
+        f"{name} for {', '.join(waiting)}" for name, node in nodes.items() if (waiting := node.mailbox.awaited())
+    ]
+    return "; ".join(waits) or "nothing is scheduled"
+
+
+def _shut(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what is left on the loop and close it, whatever state a failure left it in."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()

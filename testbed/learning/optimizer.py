@@ -1,0 +1,114 @@
+"""Optimizers on flat vectors, gradient clipping, and the moving average of the weights.
+
+An optimizer is a frozen description; what it must remember is a plain dataclass beside the weights, so that a
+checkpoint is those dataclasses and nothing else. Updates are in place and, on a CPU, equal torch.optim's to
+the last bit. Weight decay is not here: it is part of a worker's gradient (`learner.Learner`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Annotated
+
+import msgspec
+import torch
+from torch import Tensor
+
+Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+
+
+@dataclass
+class SGDState:
+    """`velocity`: the momentum buffer u of u <- m*u + g; empty (no elements) when the momentum is zero."""
+
+    velocity: Tensor
+
+
+class SGD(msgspec.Struct, tag_field="kind", tag="sgd", frozen=True, forbid_unknown_fields=True):
+    """u <- momentum * u + g; w <- w - rate * u (with `nesterov`: w <- w - rate * (g + momentum * u))."""
+
+    momentum: Fraction = 0.0
+    nesterov: bool = False
+
+    def start(self, weights: Tensor) -> SGDState:
+        """Return the state before the first update."""
+        return SGDState(torch.zeros_like(weights) if self.momentum else weights.new_empty(0))
+
+    def update(self, state: SGDState, weights: Tensor, gradient: Tensor, rate: float) -> None:
+        """Apply one `gradient` to `weights` and `state`, in place."""
+        if not self.momentum:
+            weights.add_(gradient, alpha=-rate)
+            return
+        state.velocity.mul_(self.momentum).add_(gradient)
+        step = gradient.add(state.velocity, alpha=self.momentum) if self.nesterov else state.velocity
+        weights.add_(step, alpha=-rate)
+
+
+@dataclass
+class AdamState:
+    """Moving averages of the gradient and of its square, and the number of updates made."""
+
+    first: Tensor
+    second: Tensor
+    updates: int = 0
+
+
+class Adam(msgspec.Struct, tag_field="kind", tag="adam", frozen=True, forbid_unknown_fields=True):
+    """Adam with bias correction (Kingma & Ba 2015, Algorithm 1)."""
+
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: Annotated[float, msgspec.Meta(gt=0)] = 1e-8
+
+    def start(self, weights: Tensor) -> AdamState:
+        """Return the state before the first update."""
+        return AdamState(torch.zeros_like(weights), torch.zeros_like(weights))
+
+    def update(self, state: AdamState, weights: Tensor, gradient: Tensor, rate: float) -> None:
+        """Apply one `gradient` to `weights` and `state`, in place."""
+        state.updates += 1
+        state.first.lerp_(gradient, 1 - self.beta1)
+        state.second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
+        scale = sqrt(1 - self.beta2**state.updates)
+        denominator = (state.second.sqrt() / scale).add_(self.epsilon)
+        weights.addcdiv_(state.first, denominator, value=-rate / (1 - self.beta1**state.updates))
+
+
+Optimizer = SGD | Adam
+OptimizerState = SGDState | AdamState
+
+
+def clip_global_norm(gradient: Tensor, limit: float) -> float:
+    """Scale `gradient` in place so that its L2 norm is at most `limit`; return the norm it had.
+
+    Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", Algorithm 1.
+    """
+    norm = float(torch.linalg.vector_norm(gradient))
+    if norm > limit:
+        gradient.mul_(limit / norm)
+    return norm
+
+
+@dataclass
+class EMA:
+    """Exponential moving average of the weights, to be evaluated beside them.
+
+    The decay of update n (from 0) is min(decay, (1 + n) / (10 + n)), TensorFlow's `num_updates` correction, so
+    that the average is not held back by the initial weights in a short run.
+    """
+
+    average: Tensor
+    decay: float = 0.9999
+    updates: int = 0
+
+    @classmethod
+    def of(cls, weights: Tensor, decay: float = 0.9999) -> EMA:
+        """Start the average at `weights` (copied)."""
+        return cls(weights.clone(), decay)
+
+    def update(self, weights: Tensor) -> None:
+        """Move the average towards `weights`, in place."""
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        self.average.lerp_(weights, 1 - decay)
+        self.updates += 1

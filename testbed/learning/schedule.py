@@ -1,0 +1,63 @@
+"""Learning-rate schedules: pure functions of the step.
+
+Each takes the run's length and the epoch's, so that a schedule written down once fits a run shortened by
+`training.steps`: whatever is left out follows the run.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Rate = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Constant(msgspec.Struct, tag_field="kind", tag="constant", frozen=True, forbid_unknown_fields=True):
+    """The same `rate` at every step."""
+
+    rate: Rate
+
+    def rate_at(self, step: int, steps: int, epoch_steps: int) -> float:
+        """Return the learning rate of `step` (from 0) in a run of `steps`, `epoch_steps` an epoch."""
+        return self.rate
+
+
+class Polynomial(msgspec.Struct, tag_field="kind", tag="polynomial", frozen=True, forbid_unknown_fields=True):
+    """`rate * (1 - step / decay_steps) ** power`, and zero from `decay_steps` on (default: the run's steps)."""
+
+    rate: Rate
+    power: Rate = 0.5
+    decay_steps: Count | None = None
+
+    def rate_at(self, step: int, steps: int, epoch_steps: int) -> float:
+        """Return the learning rate of `step` (from 0) in a run of `steps`, `epoch_steps` an epoch."""
+        left = 1 - step / (self.decay_steps or steps)
+        return self.rate * max(left, 0.0) ** self.power
+
+
+class Staircase(msgspec.Struct, tag_field="kind", tag="staircase", frozen=True, forbid_unknown_fields=True):
+    """`rate`, multiplied by `factor` after every `every_steps` (default: a third of the run)."""
+
+    rate: Rate
+    factor: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1
+    every_steps: Count | None = None
+
+    def rate_at(self, step: int, steps: int, epoch_steps: int) -> float:
+        """Return the learning rate of `step` (from 0) in a run of `steps`, `epoch_steps` an epoch."""
+        return self.rate * self.factor ** (step // (self.every_steps or -(-steps // 3)))
+
+
+class Exponential(msgspec.Struct, tag_field="kind", tag="exponential", frozen=True, forbid_unknown_fields=True):
+    """`rate`, multiplied by `factor` after every epoch."""
+
+    rate: Rate
+    factor: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.98
+
+    def rate_at(self, step: int, steps: int, epoch_steps: int) -> float:
+        """Return the learning rate of `step` (from 0) in a run of `steps`, `epoch_steps` an epoch."""
+        return self.rate * self.factor ** (step // epoch_steps)
+
+
+Schedule = Constant | Polynomial | Staircase | Exponential

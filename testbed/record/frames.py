@@ -1,0 +1,212 @@
+"""The events of one system and seed as pandas frames, and the Parquet files that keep them.
+
+steps (one row per step)
+    `step`; `time_s` when the last worker finished it; `loss` and `compute_s`, means over the workers; `workers`
+    that reported it (fewer in the last step of a killed run).
+links (one row per directed link and second of the run's clock)
+    `link` "src>dst"; `second`: the row covers [second, second + 1); `wire_bytes`. An interval that crosses a
+    second is shared out in proportion. A link measured idle has 0, one not measured has no row.
+evaluations (one row per test of a model)
+    `step`, `time_s`, `model` ("full", "quantized", "ema", with "@region"), `loss`, `accuracy` (fraction), `images`.
+events (everything else)
+    `event`, `time_s`, `node`, and the fields of the events that occur.
+
+A NaN loss is one that was recorded and was not finite.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from testbed.errors import InputError
+from testbed.record import lines
+from testbed.record.events import Evaluated, LinkBytes, StepDone
+from testbed.record.files import replacing
+
+LONGEST_RUN_S = 1e7  # 115 days; a clock beyond it is a damaged record, and would not fit in memory
+EVENTS_BYTES = b"events_bytes"  # Parquet metadata: size of the events.jsonl that a frame was made from
+
+DTYPES: dict[str, dict[str, str]] = {
+    "steps": {
+        "step": "int64",
+        "time_s": "float64",
+        "loss": "float64",
+        "compute_s": "float64",
+        "workers": "int32",
+    },
+    "links": {"link": "category", "second": "int32", "wire_bytes": "int64"},
+    "evaluations": {
+        "step": "int64",
+        "time_s": "float64",
+        "model": "object",
+        "loss": "float64",
+        "accuracy": "float64",
+        "images": "int64",
+    },
+}
+
+
+@dataclass
+class Frames:
+    """The frames of one record, and how many of its lines could not be read."""
+
+    steps: pd.DataFrame
+    links: pd.DataFrame
+    evaluations: pd.DataFrame
+    unreadable: int = 0
+
+
+def empty(name: str) -> pd.DataFrame:
+    """The frame `name` of DTYPES without rows."""
+    return pd.DataFrame({column: pd.Series(dtype=dtype) for column, dtype in DTYPES[name].items()})
+
+
+def parse(path: Path) -> Frames:
+    """Make the frames from an `events.jsonl`.
+
+    Raises
+    ------
+    InputError
+        A time in it lies outside the longest run that is believed (LONGEST_RUN_S).
+    """
+    step, time_s, loss, compute_s = array("q"), array("d"), array("d"), array("d")
+    links: dict[str, tuple[array[float], array[float], array[int]]] = {}
+    evaluations: list[Evaluated] = []
+    unreadable = 0
+    for line in lines.whole_lines(path):
+        match lines.decode(line):
+            case StepDone() as done:
+                step.append(done.step)
+                time_s.append(done.time_s)
+                loss.append(done.loss)
+                compute_s.append(done.compute_s)
+            case LinkBytes() as sent:
+                ends, intervals, sizes = links.setdefault(sent.link, (array("d"), array("d"), array("q")))
+                ends.append(sent.time_s)
+                intervals.append(sent.interval_s)
+                sizes.append(sent.wire_bytes)
+            case Evaluated() as evaluated:
+                evaluations.append(evaluated)
+            case None:
+                unreadable += 1
+    return Frames(
+        steps=_steps(*map(np.asarray, (step, time_s, loss, compute_s))),
+        links=_links({link: tuple(map(np.asarray, columns)) for link, columns in links.items()}, path),
+        evaluations=_evaluations(evaluations),
+        unreadable=unreadable,
+    )
+
+
+def _steps(step: np.ndarray, time_s: np.ndarray, loss: np.ndarray, compute_s: np.ndarray) -> pd.DataFrame:
+    if not len(step):
+        return empty("steps")
+    reports = pd.DataFrame({"step": step, "time_s": time_s, "loss": loss, "compute_s": compute_s, "workers": 1})
+    # A worker whose loss is not finite makes the step's mean so: skipping it would hide a divergence.
+    reports["lost"] = ~np.isfinite(loss)
+    by_step = reports.groupby("step", sort=True)
+    frame = by_step.agg(
+        time_s=("time_s", "max"),
+        loss=("loss", "mean"),
+        compute_s=("compute_s", "mean"),
+        workers=("workers", "sum"),
+        lost=("lost", "any"),
+    ).reset_index()
+    frame.loc[frame["lost"], "loss"] = np.nan
+    return frame.drop(columns="lost").astype(DTYPES["steps"])
+
+
+def _links(links: dict[str, tuple[np.ndarray, ...]], path: Path) -> pd.DataFrame:
+    parts = []
+    for link, (time_s, interval_s, wire_bytes) in links.items():
+        if not (np.abs(time_s).max() < LONGEST_RUN_S and np.abs(interval_s).max() < LONGEST_RUN_S):
+            raise InputError(f"{path}: a time of link {link} lies beyond {LONGEST_RUN_S:g} s; the record is damaged")
+        second, per_second = _per_second(time_s, interval_s, wire_bytes)
+        parts.append(pd.DataFrame({"link": link, "second": second, "wire_bytes": per_second}))
+    if not parts:
+        return empty("links")
+    frame = pd.concat(parts, ignore_index=True)
+    frame["link"] = pd.Categorical(frame["link"], categories=list(links))
+    return frame.astype({k: v for k, v in DTYPES["links"].items() if k != "link"})
+
+
+def _per_second(end_s: np.ndarray, interval_s: np.ndarray, wire_bytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Share the bytes of intervals out to whole seconds; the total is kept to the byte.
+
+    The bytes sent so far are a piecewise linear function of time; its values at whole seconds are rounded and
+    differenced. Intervals of one link do not overlap.
+    """
+    order = np.argsort(end_s, kind="stable")
+    end_s, interval_s, wire_bytes = end_s[order], interval_s[order], wire_bytes[order]
+    sent = np.cumsum(wire_bytes)
+    times = np.column_stack((end_s - interval_s, end_s)).ravel()
+    values = np.column_stack((sent - wire_bytes, sent)).ravel()
+    times = np.maximum.accumulate(times)  # a start that lies before the last end by a rounding error
+    first, last = int(np.floor(times[0])), int(np.ceil(times[-1]))
+    edges = np.arange(first, max(last, first + 1) + 1)
+    at_edges = np.rint(np.interp(edges, times, values)).astype(np.int64)
+    at_edges[0], at_edges[-1] = 0, sent[-1]
+    return edges[:-1], np.diff(at_edges)
+
+
+def _evaluations(evaluations: list[Evaluated]) -> pd.DataFrame:
+    rows = [[getattr(e, column) for column in DTYPES["evaluations"]] for e in evaluations]
+    frame = pd.DataFrame(rows, columns=list(DTYPES["evaluations"]))
+    return frame.astype(DTYPES["evaluations"])
+
+
+def other_events(path: Path) -> pd.DataFrame:
+    """The events of an `events.jsonl` that are in no other frame, one row each, in order."""
+    rows: list[dict[str, Any]] = [{"event": None, "time_s": None, "node": None}]
+    for line in lines.whole_lines(path):
+        if line.startswith((lines.STEP_PREFIX, lines.LINK_PREFIX)):
+            continue
+        event = lines.decode(line)
+        if event is not None and not isinstance(event, Evaluated):
+            rows.append({"event": type(event).__struct_config__.tag, **msgspec.structs.asdict(event)})
+    frame = pd.DataFrame.from_records(rows)[1:].reset_index(drop=True)  # the first row names the columns
+    return frame.astype({"time_s": "float64"})
+
+
+def write(folder: Path) -> None:
+    """Write the three frames of `folder/events.jsonl` beside it, each whole or not at all."""
+    path = folder / lines.FILE_NAME
+    size_bytes = path.stat().st_size
+    parsed = parse(path)
+    for name in DTYPES:
+        table = pa.Table.from_pandas(getattr(parsed, name), preserve_index=False)
+        table = table.replace_schema_metadata({**table.schema.metadata, EVENTS_BYTES: str(size_bytes)})
+        with replacing(folder / f"{name}.parquet") as temporary:
+            pq.write_table(table, temporary)
+
+
+def read(folder: Path, name: str, columns: list[str] | None = None) -> pd.DataFrame | None:
+    """Read the frame `name` from its Parquet file; None where it is missing, damaged or older than the events."""
+    path = folder / f"{name}.parquet"
+    try:
+        file = pq.ParquetFile(path)
+        events = folder / lines.FILE_NAME
+        made_from = (file.schema_arrow.metadata or {}).get(EVENTS_BYTES)
+        if events.exists() and made_from != str(events.stat().st_size).encode():
+            return None
+        return file.read(columns=columns).to_pandas()
+    except (OSError, pa.ArrowException):
+        return None
+
+
+def link_totals(folder: Path) -> dict[str, int] | None:
+    """Bytes of each link over the whole run from `links.parquet`, without a pandas frame of its seconds."""
+    try:
+        table = pq.read_table(folder / "links.parquet", columns=["link", "wire_bytes"])
+    except (OSError, pa.ArrowException):
+        return None
+    sums = table.group_by("link").aggregate([("wire_bytes", "sum")])
+    return dict(zip(sums["link"].to_pylist(), sums["wire_bytes_sum"].to_pylist(), strict=True))

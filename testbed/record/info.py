@@ -1,0 +1,183 @@
+"""The facts of a run: what was asked for, on which network, with which data, on which machine.
+
+`<run>/run.json` holds a `RunInfo`, `<run>/<system>/seed-<n>/run.json` a `ResultInfo`. Every field has a default,
+so that a record of another version, or one that lost a key, still reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from testbed.errors import InputError
+from testbed.record.files import write_whole
+
+FILE_NAME = "run.json"
+PACKAGES = (
+    *("geo-testbed", "torch", "numpy", "pandas", "pyarrow", "numba", "msgspec", "matplotlib"),
+    *("ray", "mininet", "pyzmq", "pyroute2"),
+)
+GIT_TIMEOUT_S = 5.0
+
+
+class Environment(msgspec.Struct, kw_only=True):
+    """The machine and the software; what could not be found out is empty or None."""
+
+    python: str = ""
+    packages: dict[str, str] = {}  # distribution -> version, those of PACKAGES that are installed
+    platform: str = ""
+    kernel: str = ""
+    cpu: str = ""  # model name
+    cores: int | None = None  # that this process may use
+    memory_bytes: int | None = None
+    commit: str = ""  # of the testbed's own checkout
+    dirty: bool | None = None  # whether that checkout had changes; None where there is no checkout
+
+
+class DataInfo(msgspec.Struct, kw_only=True):
+    """The data set a run trained on; a stand-in is generated data of the same shape."""
+
+    dataset: str = ""
+    stand_in: bool = False
+    note: str = ""  # e.g. why the stand-in was taken
+
+
+class LinkInfo(msgspec.Struct, kw_only=True):
+    """One directed link as the profile states it, dilation not applied."""
+
+    goodput_mbit: float
+    rtt_ms: float
+
+
+class RunInfo(msgspec.Struct, kw_only=True):
+    """The facts of a whole run (all its systems and seeds).
+
+    `experiment` is the experiment as a plain dict with the overrides of the command line applied, and
+    `experiment_hash` is `hash_of` it. `dilation` has been divided out of every time in the records.
+    """
+
+    format: int = 1
+    run_id: str = ""
+    target: str = ""
+    experiment: dict[str, Any] = {}
+    experiment_hash: str = ""
+    profile: str = ""
+    network: dict[str, LinkInfo] = {}  # "us-east-1>us-east-2" -> figures, and "lan"
+    topology: dict[str, Any] = {}
+    fabric: str = ""  # "virtual", "mininet", "cluster"
+    delay_mechanism: str = ""  # "netem", "delay line", "modelled"
+    dilation: float = 1.0
+    compute: str = ""  # "measured", or the modelled device: "m60"
+    device: str = ""  # where the math ran: "cpu", "cuda:0 (NVIDIA H100)"
+    systems: list[str] = []
+    seeds: list[int] = []
+    data: DataInfo = msgspec.field(default_factory=DataInfo)
+    started_at: str = ""  # ISO 8601 with offset
+    command: list[str] = []
+    environment: Environment = msgspec.field(default_factory=Environment)
+    notes: list[str] = []  # anything a reader of the results must know, one sentence each
+
+
+class ResultInfo(msgspec.Struct, kw_only=True):
+    """The facts of one system and seed.
+
+    `status` is "running", "finished", "interrupted" or "failed" (then `error` is the error's line).
+    """
+
+    system: str = ""
+    seed: int = 0
+    options: dict[str, Any] = {}
+    steps: int | None = None  # planned
+    status: str = "running"
+    error: str = ""
+
+
+Info = TypeVar("Info", RunInfo, ResultInfo)
+
+
+def hash_of(experiment: dict[str, Any]) -> str:
+    """SHA-256 (hex) of the experiment as JSON with sorted keys: equal experiments, equal hash."""
+    return hashlib.sha256(msgspec.json.encode(experiment, order="sorted")).hexdigest()
+
+
+def write_info(folder: Path, info: RunInfo | ResultInfo) -> None:
+    """Write `info` to `folder/run.json`, whole or not at all."""
+    write_whole(folder / FILE_NAME, msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
+
+
+def read_info(folder: Path, kind: type[Info]) -> Info:
+    """Read `folder/run.json`; fields that are not there keep their defaults.
+
+    Raises
+    ------
+    InputError
+        The file is missing, is not JSON, or holds a value of the wrong type.
+    """
+    path = folder / FILE_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def environment() -> Environment:
+    """Describe this machine and its software. Never fails: what cannot be found out stays empty."""
+    commit, dirty = _checkout()
+    return Environment(
+        python=platform.python_version(),
+        packages=_packages(),
+        platform=platform.platform(),
+        kernel=platform.release(),
+        cpu=_cpu_model(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        memory_bytes=_memory_bytes(),
+        commit=commit,
+        dirty=dirty,
+    )
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _cpu_model() -> str:
+    with suppress(OSError, UnicodeDecodeError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _memory_bytes() -> int | None:
+    with suppress(OSError, ValueError, AttributeError):  # no sysconf, or not these names
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
+
+
+def _checkout() -> tuple[str, bool | None]:
+    """Commit of the checkout this package lies in and whether it has changes."""
+    commit = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain") if commit else None
+    return commit or "", None if changes is None else bool(changes)
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(Path(__file__).resolve().parents[2]), *arguments]
+    with suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=True)
+        return done.stdout.strip()
+    return None

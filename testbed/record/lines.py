@@ -1,0 +1,86 @@
+"""`events.jsonl`: one event a line, appended as things happen.
+
+1. A line is written whole by one system call. A killed run can only tear the last one, and a last line without
+   its newline counts as torn.
+2. JSON has no NaN and no infinity: a number that is neither is written as null and read as NaN.
+3. A line that cannot be read (another version's event, a damaged disk) is counted and left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from testbed.record.events import AnyEvent, Checkpointed, Event
+
+FILE_NAME = "events.jsonl"
+# msgspec writes the tag first, so that a line's event is known without decoding it.
+STEP_PREFIX = b'{"event":"step",'
+LINK_PREFIX = b'{"event":"link",'
+_CHECKPOINT_PREFIX = b'{"event":"checkpointed",'
+TAIL_BYTES = 65536
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+def encode(event: Event) -> bytes:
+    """The event as one line, newline included."""
+    return _encoder.encode(event) + b"\n"
+
+
+def decode(line: bytes) -> AnyEvent | None:
+    """The event on a line (null numbers as NaN), or None where the line holds none that is known here."""
+    try:
+        return _decoder.decode(line)
+    except msgspec.ValidationError:
+        pass
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    try:
+        fields = msgspec.json.decode(line)
+        return msgspec.convert({k: math.nan if v is None else v for k, v in fields.items()}, AnyEvent)
+    except (msgspec.ValidationError, AttributeError):
+        return None
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """The lines of the file without a torn last one."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
+
+
+def is_torn(path: Path) -> bool:
+    """Whether the file ends in the middle of a line."""
+    tail = _tail(path, 1)
+    return bool(tail) and tail != b"\n"
+
+
+def last_event(path: Path) -> AnyEvent | None:
+    """The event on the last whole line, found without reading the file; None where there is none."""
+    lines = _tail(path, TAIL_BYTES).split(b"\n")[:-1]  # what follows the last newline is torn, or nothing
+    return decode(lines[-1]) if lines else None
+
+
+def checkpoint_end(path: Path, step: int | None = None) -> int:
+    """Offset in bytes just behind the last `Checkpointed` line (the last of that `step` when given); 0 if none."""
+    end = offset = 0
+    for line in whole_lines(path):
+        offset += len(line)
+        if line.startswith(_CHECKPOINT_PREFIX):
+            event = decode(line)
+            if isinstance(event, Checkpointed) and step in (None, event.step):
+                end = offset
+    return end
+
+
+def _tail(path: Path, size_bytes: int) -> bytes:
+    with path.open("rb") as file:
+        length = file.seek(0, 2)
+        file.seek(max(0, length - size_bytes))
+        return file.read()

@@ -1,0 +1,323 @@
+"""`comparison.png`: which system got there first, and what each put on the wire; drawn from the records alone.
+
+Same records, same picture: fonts and style are fixed here and no date goes into the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from testbed.record.files import replacing
+from testbed.record.reader import Run
+from testbed.report.interval import half_width
+from testbed.report.looks import look
+from testbed.report.summary import BASELINE, Target, aggregate, data_name, running_mean, summarize
+from testbed.report.wording import NOT_REACHED, clock, conditions, duration, is_missing, size, times, title, verdict
+
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.size": 10,
+    "axes.titlesize": 11.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.8,
+    "lines.solid_capstyle": "round",
+    "svg.hashsalt": "testbed",
+}
+SIZE_INCHES = (11.0, 8.0)
+DPI = 150
+POINTS = 1500  # of a line; more cannot be told apart at this size
+RAW_LINES = 4  # systems up to which the unsmoothed losses are drawn as well
+LOG_TIME_RATIO = 25.0  # longest time / shortest beyond which a linear time axis hides the fast systems
+LOG_BAR_RATIO = 100.0
+HEADING_SHARE = 0.18  # height of title and legend against the panels
+WARNING = "#B00020"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A system's training loss over the steps that all its seeds have done.
+
+    All arrays are of shape (steps,). `half` is half the 95 % interval over the seeds, NaN for one seed.
+    """
+
+    system: str
+    step: np.ndarray
+    time_s: np.ndarray
+    raw: np.ndarray
+    smooth: np.ndarray
+    half: np.ndarray
+
+
+def comparison(run: Run, path: Path, frame: pd.DataFrame | None = None) -> None:
+    """Draw loss against steps and time, speedup and WAN bytes of all systems of `run` to the PNG `path`.
+
+    Parameters
+    ----------
+    frame : `summarize(run)`, where the caller has it already
+    """
+    frame = summarize(run) if frame is None else frame
+    curves, target = _curves(run), Target.of(run.info)
+    with matplotlib.rc_context():
+        matplotlib.rcParams.update(matplotlib.rcParamsDefault)  # whatever the user's matplotlibrc says
+        matplotlib.rcParams.update(STYLE)
+        figure = Figure(figsize=SIZE_INCHES, dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
+        FigureCanvasAgg(figure)
+        parts = np.asarray(figure.subfigures(2, 1, height_ratios=[HEADING_SHARE, 1.0]))
+        heading, body = parts[0], parts[1]
+        _head(heading, run, frame)
+        axes = body.subplots(2, 2, height_ratios=[1.0, _bars_share(frame)])
+        _loss_by_step(axes[0, 0], curves, target)
+        _loss_by_time(axes[0, 1], curves, target, frame, clock(run))
+        together = aggregate(frame).to_dict("records")
+        _speedup_bars(axes[1, 0], together, target)
+        _wan_bars(axes[1, 1], together)
+        with replacing(path) as temporary:
+            figure.savefig(temporary, format="png", metadata={"Software": None})
+
+
+def _curves(run: Run) -> list[Curve]:
+    window = Target.of(run.info).window
+    curves = []
+    for system in dict.fromkeys(result.system for result in run.results):
+        seeds = [r.steps for r in run.results if r.system == system and len(r.steps)]
+        if not seeds:
+            continue
+        length = min(map(len, seeds))
+        raw = np.stack([steps["loss"].to_numpy()[:length] for steps in seeds])
+        time_s = np.stack([steps["time_s"].to_numpy()[:length] for steps in seeds])
+        # The window of the target, so that a line crosses the target where the table says it did.
+        smooth = np.stack([running_mean(one, min(window, length)) for one in raw])
+        columns = (time_s.mean(0), raw.mean(0), smooth.mean(0), half_width(smooth))
+        step = seeds[0]["step"].to_numpy()[:length] + 1
+        curves.append(Curve(system, *(_thinned(column) for column in (step, *columns))))
+    return curves
+
+
+def _thinned(column: np.ndarray) -> np.ndarray:
+    """At most about POINTS of the values, evenly spaced, the last among them."""
+    stride = -(-len(column) // POINTS)
+    return column[::-1][::stride][::-1]
+
+
+def _bars_share(frame: pd.DataFrame) -> float:
+    """Height of the bar panels against the loss panels: a bar keeps its thickness when there are many."""
+    return float(np.clip(0.2 + 0.1 * frame["system"].nunique(), 0.45, 1.0))
+
+
+def _head(figure: SubFigure, run: Run, frame: pd.DataFrame) -> None:
+    """Title, verdict, conditions, a warning where one is due, and the legend of all panels."""
+    figure.text(0.012, 0.92, title(run), fontsize=15, fontweight="bold", va="top")
+    figure.text(0.012, 0.66, verdict(run, frame), fontsize=11.5, va="top")
+    figure.text(0.012, 0.44, conditions(run), fontsize=8.6, color="#555555", va="top")
+    warnings = (
+        [f"STAND-IN DATA, not {data_name(run.info).removeprefix('stand-in for ')}"] if run.info.data.stand_in else []
+    )
+    unfinished = (frame["status"] != "finished").sum()
+    if unfinished:
+        warnings.append(f"{unfinished} of {len(frame)} results unfinished")
+    if warnings:
+        band = {"facecolor": WARNING, "edgecolor": "none", "boxstyle": "round,pad=0.35"}
+        text = " · ".join(warnings)
+        figure.text(0.988, 0.91, text, fontsize=11, fontweight="bold", color="white", ha="right", va="top", bbox=band)
+    systems = dict.fromkeys(frame["system"])
+    handles = [_handle(system) for system in systems]
+    if handles:
+        figure.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.004, -0.08), ncols=10, frameon=False)
+
+
+def _handle(system: str) -> Line2D:
+    style = look(system)
+    return Line2D([], [], color=style.color, ls=style.line, marker=style.marker, lw=2.2, ms=6, label=style.label)
+
+
+def _draw_losses(axes: Axes, curves: list[Curve], against: str, scale: float = 1.0) -> None:
+    for curve in curves:
+        style, x = look(curve.system), getattr(curve, against) / scale
+        if len(curves) <= RAW_LINES and np.isnan(curve.half).all():
+            axes.plot(x, curve.raw, color=style.color, lw=0.6, alpha=0.22, zorder=1)
+        axes.fill_between(
+            x, curve.smooth - curve.half, curve.smooth + curve.half, color=style.color, alpha=0.2, lw=0, zorder=2
+        )
+        every = max(1, len(x) // 6)
+        marked = against == "step"  # by time, markers show where the target was reached
+        axes.plot(
+            x,
+            curve.smooth,
+            color=style.color,
+            linestyle=style.line,
+            linewidth=2.0,
+            marker=style.marker if marked else "",
+            markersize=4.5,
+            markevery=(every // 2, every),
+            zorder=4 if curve.system == BASELINE else 3,
+        )
+    _limit_losses(axes, curves)
+
+
+def _limit_losses(axes: Axes, curves: list[Curve]) -> None:
+    """Fit the axis to the smoothed lines: single steps and a run that diverges must not squeeze the rest."""
+    ends = [curve.smooth[np.isfinite(curve.smooth)] for curve in curves]
+    ends = [end for end in ends if len(end)]
+    if not ends:
+        axes.text(0.5, 0.5, "no steps recorded", transform=axes.transAxes, ha="center", color="#777777")
+        return
+    low, start = min(end.min() for end in ends), max(end[0] for end in ends)
+    high = min(max(end.max() for end in ends), 1.5 * start)
+    axes.set_ylim(low - 0.06 * (high - low or 1), high + 0.08 * (high - low or 1))
+
+
+def _draw_target(axes: Axes, target: Target) -> None:
+    if target.loss is None:
+        return
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, target.loss - 0.05 * (high - low)), high)
+    axes.axhline(target.loss, color="#222222", lw=1.1, ls=(0, (4, 3)), zorder=2)
+    axes.annotate(
+        f"target {target.loss:g}",
+        xy=(1.0, target.loss),
+        xycoords=("axes fraction", "data"),
+        xytext=(-2, 3),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=9,
+    )
+
+
+def _loss_by_step(axes: Axes, curves: list[Curve], target: Target) -> None:
+    axes.set_title("Training loss by step")
+    axes.set_xlabel("step")
+    axes.set_ylabel(f"training loss (mean of {target.window} steps)")
+    _draw_losses(axes, curves, "step")
+    _draw_target(axes, target)
+    axes.set_xlim(left=0)
+
+
+def _loss_by_time(axes: Axes, curves: list[Curve], target: Target, frame: pd.DataFrame, kind: str) -> None:
+    ends = [float(curve.time_s[-1]) for curve in curves if curve.time_s[-1] > 0]
+    unit, scale = _time_unit(max(ends, default=1.0))
+    axes.set_title(f"Training loss by {kind} time")
+    axes.set_xlabel(f"{kind} time ({unit})")
+    _draw_losses(axes, curves, "time_s", scale)
+    _draw_target(axes, target)
+    if ends and max(ends) / min(ends) > LOG_TIME_RATIO:
+        axes.set_xscale("log")
+    else:
+        axes.set_xlim(left=0)
+    if target.loss is None:
+        return
+    for record in aggregate(frame).to_dict("records"):
+        if not is_missing(record["time_to_target_s"]):
+            x, style = record["time_to_target_s"] / scale, look(record["system"])
+            axes.plot([x, x], [axes.get_ylim()[0], target.loss], color=style.color, lw=1.2, ls=":", zorder=2)
+            axes.plot(x, target.loss, style.marker, color=style.color, ms=9, mec="white", mew=1.2, zorder=6)
+
+
+def _time_unit(longest_s: float) -> tuple[str, float]:
+    if longest_s < 300:
+        return "s", 1.0
+    return ("min", 60.0) if longest_s < 3 * 3600 else ("h", 3600.0)
+
+
+def _speedup_bars(axes: Axes, together: list[dict], target: Target) -> None:
+    """Speedups, or the bare times to target where there is no baseline that reached it."""
+    related = any(not is_missing(record["speedup_vs_baseline"]) for record in together)
+    axes.set_title(f"{'Speedup over baseline' if related else 'Time'} to {str(target) or 'a target'}")
+    labels = [_speedup_label(record, target, related) for record in together]
+    _bars(axes, together, "speedup_vs_baseline" if related else "time_to_target_s", labels)
+    if related:
+        axes.axvline(1.0, color="#222222", lw=1.0, ls=(0, (4, 3)), zorder=1)
+        axes.set_xlabel("times as fast as baseline (time to target in brackets)")
+    else:
+        axes.set_xlabel("s (no baseline that reached the target to compare with)")
+
+
+def _speedup_label(record: dict, target: Target, related: bool) -> str:
+    time_s, speedup = record["time_to_target_s"], record["speedup_vs_baseline"]
+    if not target.stated:
+        return "no target set"
+    if is_missing(time_s):
+        return NOT_REACHED + (
+            f" by {record['seeds'] - record['reached']} of {record['seeds']} seeds" if record["reached"] else ""
+        )
+    if not related:
+        return duration(time_s)
+    return f"{'no baseline' if is_missing(speedup) else times(speedup)}  ({duration(time_s)})"
+
+
+def _wan_bars(axes: Axes, together: list[dict]) -> None:
+    same = len({record["steps"] for record in together}) <= 1
+    axes.set_title("Bytes on the WAN" if same else "Bytes on the WAN per step")
+    shown = [dict(record) for record in together]
+    for record in shown:
+        for end in ("", "_low", "_high"):
+            record[f"wan{end}"] = record[f"wan_bytes{end}"] / (1 if same else record["steps"] or np.nan)
+    labels = []
+    for record in shown:
+        ratio = record["compression"]
+        against = "" if is_missing(ratio) or record["system"] == BASELINE else f"  ({_fold(ratio)})"
+        labels.append("not measured" if is_missing(record["wan"]) else size(record["wan"]) + against)
+    _bars(axes, shown, "wan", labels)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+    axes.set_xlabel("all links between regions, headers included")
+
+
+def _fold(compression: float) -> str:
+    return f"{times(compression)} less" if compression >= 1 else f"{times(1 / compression)} more"
+
+
+def _bars(axes: Axes, records: list[dict], metric: str, labels: list[str]) -> None:
+    """Horizontal bars in the order of the experiment, each with its label and, over seeds, its interval."""
+    values = np.array([record[metric] for record in records], dtype=float)
+    places = np.arange(len(records))
+    styles = [look(record["system"]) for record in records]
+    filled = np.nan_to_num(values)
+    axes.barh(places, filled, color=[style.color for style in styles], height=0.62, zorder=2)
+    known = filled[filled > 0]
+    largest = known.max(initial=0.0) or 1.0
+    if len(known) and largest / known.min() > LOG_BAR_RATIO and metric == "speedup_vs_baseline":
+        axes.set_xscale("log")
+    for place, record, value, label in zip(places, records, filled, labels, strict=True):
+        high = record[f"{metric}_high"]
+        tip = value
+        if not is_missing(high) and not is_missing(record[metric]):
+            axes.plot([max(record[f"{metric}_low"], 0), high], [place, place], color="#222222", lw=1.3, zorder=3)
+            tip = max(value, high)
+        missing = is_missing(record[metric])
+        axes.annotate(
+            label,
+            xy=(tip, place),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9.5,
+            color="#777777" if missing else "#111111",
+            fontstyle="italic" if missing else "normal",
+            zorder=5,
+        )
+        largest = max(largest, tip)
+    axes.set_yticks(places, [style.label for style in styles])
+    axes.set_ylim(len(records) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+    if axes.get_xscale() == "linear":
+        axes.set_xlim(0, largest * 1.38)  # room for the longest bar's label

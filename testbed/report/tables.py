@@ -1,0 +1,209 @@
+"""The result table, on the terminal and in `summary.md`, and the sentences above it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from testbed.record.reader import Run
+from testbed.report import papers
+from testbed.report.looks import look
+from testbed.report.summary import BASELINE, Target, aggregate, model_name, relate
+from testbed.report.wording import (
+    NONE,
+    NOT_REACHED,
+    caveats,
+    clock,
+    conditions,
+    duration,
+    is_missing,
+    percent,
+    size,
+    times,
+    title,
+)
+
+PLAIN_WIDTH = 160  # columns of a table that goes to a file or a pipe
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the result table: its head, the metric it shows and how it is written."""
+
+    head: str
+    metric: str
+    write: Callable[[Any], str]
+
+
+def _columns(run: Run, frame: pd.DataFrame) -> list[Column]:
+    columns = [
+        Column("steps", "steps", lambda value: f"{value:,.0f}"),
+        Column("final loss", "final_loss", lambda value: NONE if is_missing(value) else f"{value:.3f}"),
+        Column("accuracy", "final_accuracy", percent),
+        Column("full precision", "accuracy_full", percent),
+        Column("EMA", "accuracy_ema", percent),
+        Column(f"{clock(run)} time", "time_s", duration),
+        Column("time to target", "time_to_target_s", duration),
+        Column("WAN bytes", "wan_bytes", size),
+        Column("compression", "compression", times),
+        Column("speedup", "speedup_vs_baseline", times),
+    ]
+    shown_if_any = {"accuracy_full": "accuracy_quantized", "accuracy_ema": "accuracy_ema"}
+    columns = [c for c in columns if c.metric not in shown_if_any or frame[shown_if_any[c.metric]].notna().any()]
+    return [c for c in columns if Target.of(run.info).stated or "target" not in c.head]
+
+
+def rows(run: Run, frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells of the result table: one row per system, over its seeds where there are several."""
+    columns = _columns(run, frame)
+    together = aggregate(frame)
+    several = len(together) < len(frame)
+    heads = ["system", *(["seeds"] if several else []), *(column.head for column in columns)]
+    cells = []
+    for record in together.to_dict("records"):
+        unfinished = (frame.loc[frame["system"] == record["system"], "status"] != "finished").any()
+        name = look(record["system"]).label + (" (unfinished)" if unfinished else "")
+        seeds = [str(record["seeds"])] if several else []
+        cells.append([name, *seeds, *(_cell(record, column) for column in columns)])
+    return heads, cells
+
+
+def _cell(record: dict[str, Any], column: Column) -> str:
+    if column.metric == "time_to_target_s" and record["reached"] < record["seeds"]:
+        return NOT_REACHED if not record["reached"] else f"{NOT_REACHED} by {record['seeds'] - record['reached']}"
+    text = column.write(record[column.metric])
+    half = record[f"{column.metric}_high"] - record[column.metric]
+    return f"{text} ± {column.write(half)}" if half > 0 else text
+
+
+def headlines(run: Run, frame: pd.DataFrame) -> list[str]:
+    """One sentence per system against the baseline: time to target, accuracy, bytes; measured, whatever it is."""
+    together = {record["system"]: record for record in aggregate(frame).to_dict("records")}
+    base = together.pop(BASELINE, None)
+    if base is None:
+        return []
+    target = Target.of(run.info)
+    return [f"{look(name).label}: {_verdict(record, base, target)}." for name, record in together.items()]
+
+
+def _verdict(record: dict[str, Any], base: dict[str, Any], target: Target) -> str:
+    parts = [_speed(record, base, target)] if target.stated else []
+    gap = record["final_accuracy"] - base["final_accuracy"]
+    if not is_missing(gap):
+        accuracies = f"{percent(record['final_accuracy'])} against {percent(base['final_accuracy'])}"
+        parts.append(f"accuracy {accuracies} ({100 * gap:+.1f} points)".replace("-", "−"))
+    if not is_missing(record["compression"]):
+        parts.append(f"{_ratio(record['compression'], 'fewer', 'more')} WAN bytes per step")
+    return "; ".join(parts) or "nothing to compare was measured"
+
+
+def _speed(record: dict[str, Any], base: dict[str, Any], target: Target) -> str:
+    speedup, mine, theirs = record["speedup_vs_baseline"], record["time_to_target_s"], base["time_to_target_s"]
+    if is_missing(mine):
+        than = "nor did baseline" if is_missing(theirs) else f"baseline did in {duration(theirs)}"
+        by = "" if not record["reached"] else f" with {record['seeds'] - record['reached']} of {record['seeds']} seeds"
+        return f"did not reach {target}{by} in {record['steps']:,.0f} steps ({than})"
+    if is_missing(speedup):
+        return f"reaches {target} in {duration(mine)}; baseline did not reach it, so there is no speedup"
+    low, high = record["speedup_vs_baseline_low"], record["speedup_vs_baseline_high"]
+    interval = "" if is_missing(low) else f" (95 % interval {times(low)} to {times(high)})"
+    against = f"{duration(mine)} against {duration(theirs)}"
+    return f"reaches {target} {_ratio(speedup, 'sooner', 'later')} than baseline{interval}, {against}"
+
+
+def _ratio(value: float, above: str, below: str) -> str:
+    return f"{times(value)} {above}" if value >= 1 else f"{times(1 / value)} {below}"
+
+
+def paper_rows(run: Run, frame: pd.DataFrame, quantities: Collection[str] = ("speedup", "accuracy")) -> list[list[str]]:
+    """What the papers report for this model and these systems: quantity, paper, measured here, where it stands."""
+    systems = set(frame["system"])
+    mark = " (stand-in data)" if run.info.data.stand_in else ""
+    found = []
+    for figure in papers.figures(model_name(run.info)):
+        if figure.quantity not in quantities or not {figure.system, figure.versus or figure.system} <= systems:
+            continue
+        label, write = look(figure.system).label, times if figure.quantity == "speedup" else percent
+        if figure.quantity == "speedup":
+            what = f"speedup of {label} over {look(figure.versus).label}"
+            measured = _mean_of(relate(frame, figure.versus), figure.system, "speedup_vs_baseline")
+        else:
+            what, measured = f"accuracy of {label}", _mean_of(frame, figure.system, "final_accuracy")
+        paper = write(figure.value) if figure.low is None else f"{write(figure.low)} to {write(figure.value)}"
+        here = "not measured" if is_missing(measured) else write(measured) + mark
+        found.append([what, paper, here, f"{papers.citation(figure)} ({figure.conditions})"])
+    return found
+
+
+def _mean_of(frame: pd.DataFrame, system: str, metric: str) -> float:
+    return float(aggregate(frame[frame["system"] == system])[metric].iloc[0])
+
+
+def show(run: Run, frame: pd.DataFrame, console: Console | None = None) -> None:
+    """Print conditions, table, headlines and caveats; without colour and at a fixed width where it is no terminal."""
+    console = console or Console()
+    if not console.is_terminal:
+        console = Console(file=console.file, width=PLAIN_WIDTH, no_color=True, highlight=False)
+    heads, cells = rows(run, frame)
+    table = Table(title=escape(title(run)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, head in enumerate(heads):
+        table.add_column(head, justify="right" if index else "left", overflow="fold")
+    for line in cells:
+        table.add_row(*map(escape, line))
+    console.print(table)
+    console.print(escape(conditions(run)), style="dim")
+    for sentence in headlines(run, frame):
+        console.print(escape(sentence), style="bold")
+    for what, paper, measured, source in paper_rows(run, frame, ("speedup",)):
+        console.print(escape(f"Beside the paper: {what} {measured} here, {paper} in {source}."))
+    for sentence in [*caveats(run, frame), *run.missing]:
+        console.print(escape(sentence), style="yellow")
+
+
+def markdown(run: Run, frame: pd.DataFrame) -> str:
+    """The content of `summary.md`."""
+    heads, cells = rows(run, frame)
+    parts = [f"# {title(run)}", conditions(run)]
+    parts += [f"> **{sentence}**" for sentence in caveats(run, frame)]
+    parts.append("\n".join(f"- {sentence}" for sentence in headlines(run, frame)))
+    parts.append(_table(heads, cells))
+    if len(aggregate(frame)) < len(frame):
+        parts.append("Mean over the seeds ± half its 95 % interval (Student's t); each seed is in summary.csv.")
+    if compared := paper_rows(run, frame):
+        parts.append("## Beside the papers\n\nOther hardware, links and data order: set beside, not tuned to.")
+        parts.append(_table(["quantity", "paper", "here", "source"], compared))
+    parts.append("![comparison](comparison.png)")
+    if run.missing:
+        parts.append("## What the record lacks\n\n" + "\n".join(f"- {note}" for note in run.missing))
+    parts.append(_provenance(run))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _provenance(run: Run) -> str:
+    info, machine = run.info, run.info.environment
+    facts = {
+        "run": run.name,
+        "started": info.started_at,
+        "command": f"`{' '.join(info.command)}`" if info.command else "",
+        "commit": machine.commit + (" with changes" if machine.dirty else ""),
+        "machine": ", ".join(
+            part
+            for part in (machine.cpu, f"{machine.cores} cores" if machine.cores else "", machine.kernel, info.device)
+            if part
+        ),
+        "experiment": f"SHA-256 {info.experiment_hash[:16]}" if info.experiment_hash else "",
+    }
+    return "## How it was made\n\n" + "\n".join(f"- {name}: {value}" for name, value in facts.items() if value)
+
+
+def _table(heads: list[str], cells: list[list[str]]) -> str:
+    rule = ["---", *("---:" for _ in heads[1:])]
+    lines = [heads, rule, *([cell.replace("|", "\\|") for cell in line] for line in cells)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,130 @@
+"""Numbers and conditions in words, the same in every table and picture."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from testbed.record.reader import Run
+from testbed.report.looks import look
+from testbed.report.summary import BASELINE, FINAL_STEPS, Target, aggregate, data_name, model_name, section
+
+NONE = "–"
+NOT_REACHED = "not reached"
+
+
+def is_missing(value: object) -> bool:
+    """Whether a cell is empty."""
+    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
+
+
+def number(value: float, digits: int = 3, most_decimals: int = 12) -> str:
+    """Plain, with `digits` significant digits but whole numbers whole: 0.0123, 5.36, 12.4, 1,234."""
+    if is_missing(value):
+        return NONE
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = min(most_decimals, max(0, digits - 1 - math.floor(math.log10(abs(value)))))
+    return f"{value:,.{decimals}f}"
+
+
+def times(value: float) -> str:
+    """A ratio: 5.36×."""
+    return NONE if is_missing(value) else f"{number(value, most_decimals=2)}×"
+
+
+def percent(fraction: float) -> str:
+    """A fraction as percent with one decimal: 47.2 %."""
+    return NONE if is_missing(fraction) else f"{100 * fraction:.1f} %"
+
+
+def size(size_bytes: float) -> str:
+    """Bytes in decimal units: 1.23 GB."""
+    if is_missing(size_bytes):
+        return NONE
+    scaled = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if scaled < 999.5 or unit == "TB":
+            break
+        scaled /= 1000
+    return f"{scaled:.0f} B" if unit == "B" else f"{number(scaled)} {unit}"
+
+
+def duration(time_s: float) -> str:
+    """Seconds as one reads a clock: 0.82 s, 42.1 s, 6 min 05 s, 3 h 20 min."""
+    if is_missing(time_s):
+        return NONE
+    if time_s < 99.95:
+        return f"{number(time_s)} s"
+    minutes, seconds = divmod(round(time_s), 60)
+    if minutes < 100:
+        return f"{minutes} min {seconds:02d} s"
+    return f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
+def clock(run: Run) -> str:
+    """What the times of a run are: "emulated" or "virtual" time."""
+    return {"mininet": "emulated", "virtual": "virtual"}.get(run.info.fabric, "measured")
+
+
+def title(run: Run) -> str:
+    """The run in one line: model, target's name, profile."""
+    where = f" on {run.info.profile}" if run.info.profile else ""
+    return f"{run.info.target}{where}"
+
+
+def conditions(run: Run) -> str:
+    """What the numbers hold for: fabric, dilation, compute model, hosts, data, target."""
+    info, target = run.info, Target.of(run.info)
+    regions = info.topology.get("regions") or section(info, "topology").get("regions") or []
+    workers = info.topology.get("workers_per_region") or section(info, "topology").get("workers_per_region")
+    batch = section(info, "training").get("batch_size")
+    parts = [
+        f"{info.fabric} fabric" if info.fabric else "",
+        f"delay by {info.delay_mechanism}" if info.delay_mechanism and info.fabric != "virtual" else "",
+        f"time dilation {info.dilation:g}",
+        f"compute: {info.compute}" if info.compute else "",
+        f"{len(regions)} × {workers} workers" if regions and workers else "",
+        model_name(info),
+        data_name(info),
+        f"batch {batch}" if batch else "",
+        f"target {target} (mean of {target.window} steps)" if target.loss is not None else "",
+        f"target {target}" if target.accuracy is not None else "",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def caveats(run: Run, frame: pd.DataFrame) -> list[str]:
+    """What a reader must know before believing a number, most important first."""
+    said = []
+    if run.info.data.stand_in:
+        note = f" ({run.info.data.note})" if run.info.data.note else ""
+        name = data_name(run.info).removeprefix("stand-in for ")
+        said.append(f"STAND-IN DATA: generated images in the place of {name}{note}; accuracies say nothing about it.")
+    ends = frame.loc[frame["status"] != "finished"]
+    said += [
+        f"{row.system} seed {row.seed} is {row.status}: {row.steps:,} steps recorded." for row in ends.itertuples()
+    ]
+    short = frame.loc[frame["steps"].between(1, FINAL_STEPS - 1), "steps"]
+    if len(short):
+        said.append(f"Fewer than {FINAL_STEPS} steps: the final loss is the mean of all of them.")
+    if len(frame) and BASELINE not in set(frame["system"]):
+        said.append("No baseline in this run: speedup and compression have nothing to be measured against.")
+    return said + run.info.notes
+
+
+def verdict(run: Run, frame: pd.DataFrame) -> str:
+    """Which system reached the target first, in one sentence."""
+    target = Target.of(run.info)
+    if not target.stated or not len(frame):
+        return ""
+    together = aggregate(frame).sort_values("time_to_target_s", kind="stable")
+    first = together.iloc[0]
+    if is_missing(first["time_to_target_s"]):
+        return f"No system reached {target}"
+    sentence = f"{look(first['system']).label} reaches {target} first, in {duration(first['time_to_target_s'])}"
+    speedup = first["speedup_vs_baseline"]
+    if first["system"] == BASELINE or is_missing(speedup):
+        return sentence
+    return f"{sentence}: {times(speedup)} sooner than {look(BASELINE).label.lower()}"

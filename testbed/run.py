@@ -1,0 +1,302 @@
+"""Runs an experiment: every system and seed in turn on one fabric, recorded as it goes, resumable.
+
+1. Everything the user can get wrong is found before anything is written.
+2. A system and seed proceeds in segments of `checkpoint_steps`. Between two the clock stands still: states
+   are saved, models evaluated.
+3. However a run ends, what was recorded is turned into tables and plots, and says how it ended.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import torch
+
+from testbed import checkpoint
+from testbed.assembly import Assembly
+from testbed.checkpoint import Checkpoint, Clock
+from testbed.compute import compute_model
+from testbed.errors import InputError, Interrupted, TestbedError
+from testbed.experiment import Experiment, from_dict
+from testbed.fabrics.base import Fabric
+from testbed.fabrics.virtual import VirtualFabric
+from testbed.record import info as info_file
+from testbed.record.events import Checkpointed, Evaluated, Event, LinkBytes, RunEnded, RunStarted, StepDone
+from testbed.record.info import DataInfo, LinkInfo, ResultInfo, RunInfo
+from testbed.record.recorder import Recorder
+from testbed.report.live import Progress
+
+RESULTS = Path("results")
+MODEL_FILE = "model.npz"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for beside the experiment itself."""
+
+    target: str
+    fabric: str  # "virtual" or "mininet", already chosen
+    device: str = "cpu"
+    results: Path = RESULTS
+    command: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def start(experiment: Experiment, request: Request, say: Callable[[str], None] = print) -> Path:
+    """Run an experiment from its beginning; returns the run's folder."""
+    assembly = Assembly(experiment, request.device, on_notice=say)
+    dataset = assembly.dataset
+    began = datetime.now().astimezone()
+    run_id = f"{began:%Y%m%d-%H%M%S}-{request.fabric}"
+    folder = _new_folder(request.results / request.target, run_id)
+    profile = experiment.plan.profile
+    network = {f"{a}>{b}": LinkInfo(goodput_mbit=link.goodput_mbit, rtt_ms=link.rtt_ms)
+               for (a, b), link in experiment.plan.wan.items()}
+    network["lan"] = LinkInfo(goodput_mbit=profile.lan.goodput_mbit, rtt_ms=profile.lan.rtt_ms)
+    as_dict = experiment.as_dict()
+    facts = RunInfo(
+        run_id=folder.name,
+        target=request.target,
+        experiment=as_dict,
+        experiment_hash=info_file.hash_of(as_dict),
+        profile=experiment.topology.profile,
+        network=network,
+        topology=as_dict["topology"],
+        fabric=request.fabric,
+        delay_mechanism="modelled",
+        compute=experiment.compute.device,
+        device=_device_name(request.device),
+        systems=list(experiment.systems),
+        seeds=list(experiment.run.seeds),
+        data=DataInfo(dataset=dataset.name, stand_in=not dataset.real, note=dataset.note),
+        started_at=began.isoformat(timespec="seconds"),
+        command=list(request.command),
+        environment=info_file.environment(),
+        notes=list(request.notes),
+    )
+    info_file.write_info(folder, facts)
+    _run(folder, experiment, assembly, facts, say)
+    return folder
+
+
+def resume(folder: Path, say: Callable[[str], None] = print) -> Path:
+    """Go on with a run that was interrupted, from the last checkpoint of each system and seed."""
+    facts = info_file.read_info(folder, RunInfo)
+    experiment = from_dict(facts.experiment, str(folder / info_file.FILE_NAME))
+    device = facts.device.split(":")[0].split(" ")[0] or "cpu"
+    assembly = Assembly(experiment, device, on_notice=say)
+    if facts.data.stand_in == assembly.dataset.real:
+        raise InputError(f"{folder}: began with {facts.data.note}, but here is {assembly.dataset.note}; start a new run")
+    _run(folder, experiment, assembly, facts, say)
+    return folder
+
+
+def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInfo, say: Callable[[str], None]) -> None:
+    with _signals_interrupt(), tempfile.TemporaryDirectory(prefix="tb") as scratch:
+        say(f"records: {folder}")
+        with _open_fabric(facts.fabric, assembly, facts.device, Path(scratch)) as fabric:
+            described = fabric.describe()
+            facts.delay_mechanism = described.get("delay_mechanism", facts.delay_mechanism)
+            facts.dilation = described.get("dilation", facts.dilation)
+            info_file.write_info(folder, facts)
+            for seed in experiment.run.seeds:
+                for system in experiment.systems:
+                    _Play(folder, experiment, assembly, fabric, system, seed).run()
+
+
+class _Play:
+    """One system and seed on a fabric."""
+
+    def __init__(
+        self, run_folder: Path, experiment: Experiment, assembly: Assembly, fabric: Fabric, system: str, seed: int
+    ) -> None:
+        self.folder = run_folder / system / f"seed-{seed}"
+        self.experiment, self.assembly, self.fabric = experiment, assembly, fabric
+        self.system, self.seed = system, seed
+        self.steps = experiment.training.steps
+        self.clock = Clock(0, 0.0)
+        self.info = ResultInfo(
+            system=system,
+            seed=seed,
+            options=experiment.as_dict()["systems"][system],
+            steps=self.steps,
+        )
+
+    def run(self) -> None:
+        """Play all segments that are still to play."""
+        if self._is_finished():
+            return
+        last = checkpoint.latest(self.folder)
+        self.clock = last.clock if last else self.clock
+        with Recorder.resume(self.folder, self.clock.step) as self.recorder:
+            info_file.write_info(self.folder, self.info)
+            label = f"{self.system}, seed {self.seed}"
+            with Progress(self.steps, label) as self.progress:
+                self.fabric.record = self._record
+                self._loss = _StepLoss(len(self.experiment.roles.workers))
+                self._wan = _WanRate()
+                try:
+                    self._segments(last)
+                except KeyboardInterrupt:
+                    self._end("interrupted", "stopped by a signal")
+                    raise Interrupted(
+                        f"stopped at step {self.clock.step} of {self.system}; "
+                        f"go on with --resume {self.folder.parents[1]}"
+                    ) from None
+                except Exception as error:
+                    self._end("failed", str(error))
+                    raise
+            self._end("finished")
+        checkpoint.remove(self.folder)
+
+    def _is_finished(self) -> bool:
+        try:
+            return info_file.read_info(self.folder, ResultInfo).status == "finished"
+        except InputError:
+            return False
+
+    def _segments(self, last: Checkpoint | None) -> None:
+        self.fabric.begin(self.system, self.seed, self.folder, self.clock.clock_s, last.folder if last else None)
+        self._record(RunStarted(time_s=self.clock.clock_s, step=self.clock.step))
+        every = self.experiment.run.checkpoint_steps
+        while self.clock.step < self.steps:
+            stop_at = min((self.clock.step // every + 1) * every, self.steps)
+            clock_s = self.fabric.segment(stop_at)
+            self.clock = Clock(stop_at, clock_s)
+            checkpoint.write(self.folder, self.clock, self.fabric.save, self._evaluate)
+
+    def _evaluate(self, states_folder: Path) -> None:
+        """Evaluate the models of the states just saved; the last ones are kept."""
+        system = self.assembly.system(self.system, self.seed)
+        models = system.models(self.fabric.states(states_folder))
+        for name, weights in models.items():
+            result = self.assembly.evaluate(weights)
+            self._record(
+                Evaluated(
+                    time_s=self.clock.clock_s,
+                    step=self.clock.step,
+                    model=name,
+                    loss=result.loss,
+                    accuracy=result.accuracy,
+                    images=result.images,
+                )
+            )
+        if self.clock.step == self.steps:
+            self._keep(models)
+        self._record(Checkpointed(time_s=self.clock.clock_s, step=self.clock.step))
+
+    def _keep(self, models: dict[str, torch.Tensor]) -> None:
+        """The trained models, parameter by parameter: `np.load(...)["full/conv1.weight"]`."""
+        arrays = {
+            f"{name}/{layer.name}": weights[layer.slice].reshape(layer.shape).cpu().numpy()
+            for name, weights in models.items()
+            if "@" not in name
+            for layer in self.assembly.model.layout
+        }
+        with (self.folder / MODEL_FILE).open("wb") as file:
+            np.savez_compressed(file, **arrays)
+
+    def _record(self, event: Event) -> None:
+        self.recorder.record(event)
+        self._show(event)
+
+    def _show(self, event: Event) -> None:
+        match event:
+            case StepDone():
+                if (loss := self._loss.add(event)) is not None:
+                    self.progress.update(event.step + 1, loss, event.time_s, self._wan.mbit_s)
+            case LinkBytes() if "/" not in event.link:
+                self._wan.add(event)
+
+    def _end(self, how: str, error: str = "") -> None:
+        self._record(RunEnded(time_s=self.clock.clock_s, step=self.clock.step, how=how, error=error))
+        self.info.status, self.info.error = how, error
+        self.recorder.finish()
+        info_file.write_info(self.folder, self.info)
+
+
+class _StepLoss:
+    """The mean loss of a step once all workers have reported it."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._losses: dict[int, list[float]] = {}
+
+    def add(self, event: StepDone) -> float | None:
+        losses = self._losses.setdefault(event.step, [])
+        losses.append(event.loss)
+        if len(losses) < self._workers:
+            return None
+        del self._losses[event.step]
+        return sum(losses) / len(losses)
+
+
+class _WanRate:
+    """What all WAN links together carried in the last interval recorded, in 10^6 bit/s on the wire."""
+
+    def __init__(self) -> None:
+        self.mbit_s: float | None = None
+        self._time_s = 0.0
+        self._sum_mbit_s = 0.0
+
+    def add(self, event: LinkBytes) -> None:
+        if event.time_s != self._time_s:
+            self.mbit_s, self._sum_mbit_s, self._time_s = self._sum_mbit_s, 0.0, event.time_s
+        self._sum_mbit_s += event.wire_bytes * 8e-6 / event.interval_s
+
+
+def _open_fabric(name: str, assembly: Assembly, device: str, scratch: Path) -> Fabric:
+    experiment = assembly.experiment
+    if name == "mininet":
+        from testbed.fabrics.mininet.fabric import MininetFabric  # imports Ray and Mininet
+
+        return MininetFabric(assembly, device, scratch)
+    return VirtualFabric(
+        experiment.plan,
+        experiment.roles,
+        compute_model(experiment.compute.device),
+        assembly.system,
+        experiment.run.link_interval_s,
+    )
+
+
+def _new_folder(parent: Path, run_id: str) -> Path:
+    """A folder nobody else has, also when two runs start in the same second."""
+    for suffix in ("", *(f"-{k}" for k in range(2, 100))):
+        folder = parent / (run_id + suffix)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be made: {error.strerror}; name another folder with --out") from None
+        return folder.resolve()
+    raise InputError(f"{parent}: a hundred runs started in one second; wait a moment")
+
+
+def _device_name(device: str) -> str:
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.startswith("cuda") else device
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP stop a run as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

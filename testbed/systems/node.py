@@ -1,0 +1,386 @@
+"""What a role sees of the world: peers, compute, time, and where a run can stop.
+
+A role is a coroutine that takes a `Node`. A fabric subclasses `Node` to say how a message travels and how
+time passes; everything a training system relies on is decided here, once, for all fabrics:
+
+1. Messages between two roles arrive in the order they were sent.
+2. `compute` runs its function at once and without interruption; the role's time passes afterwards. No other
+   coroutine of the role runs in between, so roles need no locks.
+3. A run proceeds in segments. `steps` ends where the segment does; the role then returns, and `boundary`
+   brings it to rest: spawned work ends, a marker goes to every neighbour, and the role stands still once it
+   has a marker from each. Channels keep order, so whatever was sent before a marker has arrived with it
+   (Chandy and Lamport 1985, with every role stopping): the states are consistent and no message is in flight.
+4. The next segment starts the coroutines again from the states, in an uninterrupted run as in a resumed one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from testbed.errors import PeerLost, PeerTimeout, ProtocolError
+from testbed.message import Message
+from testbed.record.events import Event, StepDone
+from testbed.wan.plan import Roles, region_of
+
+T = TypeVar("T")
+P = ParamSpec("P")
+MARKER = "boundary"
+
+
+class Stepped(Protocol):
+    """State of a role that counts steps."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much a computation does, for a modelled device: floating-point operations and bytes of memory moved."""
+
+    flops: float = 0.0
+    nbytes: float = 0.0
+
+
+class Mailbox:
+    """Messages that arrived and were not yet taken, one queue per peer; at most one reader per peer."""
+
+    def __init__(self, peers: Iterable[str]) -> None:
+        self.queues: dict[str, deque[Message]] = {peer: deque() for peer in peers}
+        self._readers: dict[str, Reader] = {}
+        self._lost: dict[str, str] = {}
+
+    def deliver(self, peer: str, message: Message) -> None:
+        """Take a message in and wake whoever waits for `peer`."""
+        self.queues[peer].append(message)
+        if (reader := self._readers.get(peer)) is not None:
+            reader.wake(peer)
+
+    def lose(self, peer: str, why: str) -> None:
+        """Note that nothing more will come from `peer`."""
+        self._lost[peer] = why
+        if (reader := self._readers.get(peer)) is not None:
+            reader.wake(peer)
+
+    def check(self, peer: str) -> None:
+        """Raise PeerLost when `peer` is gone and has left nothing unread."""
+        if peer in self._lost and not self.queues[peer]:
+            raise PeerLost(f"{peer}: {self._lost[peer]}")
+
+    def take(self, peer: str) -> Message | None:
+        """The next message of `peer` if it is there and nobody else waits for it."""
+        queue = self.queues.get(peer)
+        return queue.popleft() if queue and peer not in self._readers else None
+
+    def awaited(self) -> list[str]:
+        """The peers somebody waits for."""
+        return [peer for peer in self._readers if not self.queues[peer]]
+
+    def open(self, peers: Sequence[str]) -> Reader:
+        for peer in peers:
+            if peer not in self.queues:
+                raise ProtocolError(f"{peer} is not a neighbour; neighbours: {', '.join(self.queues)}")
+            if peer in self._readers:
+                raise ProtocolError(f"two coroutines read from {peer} at once")
+        reader = Reader(self, peers)
+        self._readers.update(dict.fromkeys(peers, reader))
+        return reader
+
+    def close(self, peers: Iterable[str]) -> None:
+        for peer in peers:
+            del self._readers[peer]
+
+
+class Reader:
+    """Waits for messages of some peers and hands them out in the order they arrived."""
+
+    __slots__ = ("_future", "_mailbox", "_ready", "peers")
+
+    def __init__(self, mailbox: Mailbox, peers: Sequence[str]) -> None:
+        self.peers = dict.fromkeys(peers)  # an ordered set: whom to wait for
+        self._mailbox = mailbox
+        self._ready = deque(peer for peer in peers for _ in mailbox.queues[peer])
+        self._future: asyncio.Future[None] | None = None
+
+    def wake(self, peer: str) -> None:
+        self._ready.append(peer)
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def drop(self, peer: str) -> None:
+        """Wait no longer for `peer`; what it sent since stays in its queue."""
+        del self.peers[peer]
+        self._mailbox.close((peer,))
+
+    @property
+    def ready(self) -> bool:
+        while self._ready and self._ready[0] not in self.peers:
+            self._ready.popleft()
+        return bool(self._ready)
+
+    async def next(self) -> tuple[str, Message]:
+        while not self.ready:
+            for peer in self.peers:
+                self._mailbox.check(peer)
+            self._future = asyncio.get_running_loop().create_future()
+            await self._future
+            self._future = None
+        peer = self._ready.popleft()
+        self._mailbox.check(peer)
+        return peer, self._mailbox.queues[peer].popleft()
+
+    def close(self) -> None:
+        self._mailbox.close(self.peers)
+
+
+class Node(ABC):
+    """One role's view of the run; see the module's rules.
+
+    Attributes
+    ----------
+    name : the role's host name, e.g. "us-east-1/w0"
+    roles : who else takes part
+    stop_at : the step at which the current segment ends (exclusive)
+    patience_s : bound of a wait that names no timeout of its own, seconds on the run's clock; None where the
+        fabric notices by itself that nobody can ever answer
+    """
+
+    def __init__(self, name: str, roles: Roles, neighbours: Sequence[str], patience_s: float | None) -> None:
+        self.name = name
+        self.roles = roles
+        self.neighbours = tuple(neighbours)
+        self.patience_s = patience_s
+        self.stop_at = 0
+        self.busy_s = 0.0  # compute time charged to this role so far
+        self.mailbox = Mailbox(neighbours)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._servers: list[asyncio.Task[None]] = []
+        self._marked: set[str] = set()
+        self._failure: asyncio.Future[None]
+        self._busy_before_step_s = 0.0
+
+    # What a fabric decides
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds on the run's clock."""
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None:
+        """Let `seconds` of the run's clock pass."""
+
+    @abstractmethod
+    async def send(self, peer: str, message: Message) -> None:
+        """Hand a message to the transport; returns once it has been taken (queues are bounded)."""
+
+    @abstractmethod
+    async def compute(self, work: Work, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run real math, then let the time it costs pass: as measured, or as a modelled device takes for `work`."""
+
+    @abstractmethod
+    def record(self, event: Event) -> None:
+        """Write one event to the run's records."""
+
+    @abstractmethod
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        """`async with node.timeout(s)`: raise TimeoutError inside when `seconds` of the run's clock have passed."""
+
+    @abstractmethod
+    def call_later(self, seconds: float, fn: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call `fn` when `seconds` of the run's clock have passed, unless the handle is cancelled before."""
+
+    # The neighbours by what they are
+
+    @property
+    def region(self) -> str:
+        return region_of(self.name)
+
+    @property
+    def lps(self) -> str:
+        """A worker's LPS."""
+        return f"{self.region}/lps"
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """An LPS's workers."""
+        return self.roles.workers_of(self.region)
+
+    @property
+    def lpss(self) -> tuple[str, ...]:
+        return self.roles.lpss
+
+    @property
+    def global_server(self) -> str:
+        return self.roles.global_server
+
+    # Messages
+
+    async def recv(self, peer: str, timeout: float | None = None) -> Message:
+        """The next message from `peer`.
+
+        Raises
+        ------
+        PeerTimeout
+            Nothing came within `timeout` seconds (`patience_s` when None).
+        PeerLost
+            The connection is gone.
+        """
+        message = self.mailbox.take(peer)
+        if message is None:
+            reader = self.mailbox.open((peer,))
+            try:
+                _, message = await self._next(reader, self._deadline(timeout))
+            finally:
+                reader.close()
+        if message.kind == MARKER:
+            raise ProtocolError(f"{self.name} waits for a message of {peer}, whose segment has ended")
+        return message
+
+    async def gather(
+        self, peers: Sequence[str], timeout: float | None = None
+    ) -> AsyncIterator[tuple[str, Message]]:
+        """One message from each of `peers`, in order of arrival. Raises as `recv` does."""
+        reader = self.mailbox.open(peers)
+        deadline = self._deadline(timeout)
+        try:
+            while reader.peers:
+                peer, message = await self._next(reader, deadline)
+                if message.kind == MARKER:
+                    raise ProtocolError(f"{self.name} waits for a message of {peer}, whose segment has ended")
+                reader.drop(peer)
+                yield peer, message
+        finally:
+            reader.close()
+
+    async def collect(self, peers: Sequence[str], timeout: float | None = None) -> list[Message]:
+        """One message from each of `peers`, in the order of `peers` (so that sums do not depend on arrival)."""
+        arrived = {peer: message async for peer, message in self.gather(peers, timeout)}
+        return [arrived[peer] for peer in peers]
+
+    async def broadcast(self, peers: Iterable[str], message: Message) -> None:
+        """Send the same message to each of `peers`."""
+        for peer in peers:
+            await self.send(peer, message)
+
+    async def serve(
+        self, peers: Sequence[str], busy: Callable[[], bool] = lambda: False
+    ) -> AsyncIterator[tuple[str, Message]]:
+        """All that comes from `peers`, in order of arrival.
+
+        Ends once each of them has reached the end of the segment and this role is no longer `busy` (it waits
+        for an answer from one of them, who answers even then if it serves, too).
+        """
+        reader = self.mailbox.open(peers)
+        ended: set[str] = set()
+        try:
+            while len(ended) < len(peers) or busy():
+                peer, message = await reader.next()
+                if message.kind == MARKER:
+                    ended.add(peer)
+                    self._marked.add(peer)
+                else:
+                    yield peer, message
+        finally:
+            reader.close()
+
+    async def wait(self, event: asyncio.Event, what: str) -> None:
+        """Wait for something another coroutine of this role will set; PeerTimeout after `patience_s`."""
+        if self.patience_s is None:
+            await event.wait()
+            return
+        try:
+            async with self.timeout(self.patience_s):
+                await event.wait()
+        except TimeoutError:
+            raise PeerTimeout(f"{self.name} waited {self.patience_s:g} s for {what}") from None
+
+    def _deadline(self, timeout: float | None) -> float | None:
+        bound = self.patience_s if timeout is None else timeout
+        return None if bound is None else self.now() + bound
+
+    async def _next(self, reader: Reader, deadline: float | None) -> tuple[str, Message]:
+        if deadline is None or reader.ready:  # the common case, without a timer
+            return await reader.next()
+        try:
+            async with self.timeout(deadline - self.now()):
+                return await reader.next()
+        except TimeoutError:
+            peers = ", ".join(reader.peers)
+            raise PeerTimeout(f"{self.name} had no message from {peers} in time") from None
+
+    # Steps, background work, segments
+
+    async def steps(self, state: Stepped) -> AsyncIterator[int]:
+        """The steps of this segment; `state.step` counts those completed."""
+        while state.step < self.stop_at:
+            yield state.step
+            state.step += 1
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` in the background of this role; it must end by itself and is waited for at the boundary."""
+        self._tasks.append(self._start(work))
+
+    def spawn_server(self, work: Coroutine[Any, Any, None]) -> None:
+        """Like `spawn`, for a loop over `serve`, which ends when the neighbours' segments do."""
+        self._servers.append(self._start(work))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._background_done)
+        return task
+
+    def _background_done(self, task: asyncio.Task[None]) -> None:
+        """A background task that failed ends the role: nobody would ever take its exception."""
+        if task in self._tasks:
+            self._tasks.remove(task)
+        if not task.cancelled() and task.exception() is not None and not self._failure.done():
+            self._failure.set_exception(task.exception())  # type: ignore[arg-type]
+
+    def step_done(self, step: int, loss: float) -> None:
+        """Record that this worker has finished `step` with its local training loss."""
+        spent = self.busy_s - self._busy_before_step_s
+        self._busy_before_step_s = self.busy_s
+        self.record(StepDone(time_s=self.now(), node=self.name, step=step, loss=loss, compute_s=spent))
+
+    async def play(self, role: Coroutine[Any, Any, None], stop_at: int) -> None:
+        """Run one segment of `role`, background work included, and come to rest (rule 3)."""
+        self.stop_at = stop_at
+        self._marked.clear()
+        self._failure = asyncio.get_running_loop().create_future()
+        main = asyncio.get_running_loop().create_task(self._segment(role))
+        try:
+            done, _ = await asyncio.wait({main, self._failure}, return_when=asyncio.FIRST_COMPLETED)
+            for finished in done:
+                finished.result()
+        finally:
+            self._failure.cancel()
+            for task in (main, *self._tasks, *self._servers):
+                task.cancel()
+            self._tasks, self._servers = [], []
+
+    async def _segment(self, role: Coroutine[Any, Any, None]) -> None:
+        await role
+        while self._tasks:
+            await self._tasks[0]
+        marker = Message(MARKER, self.stop_at)
+        await self.broadcast(self.neighbours, marker)
+        for task in list(self._servers):
+            await task
+        for peer in self.neighbours:
+            if peer not in self._marked:
+                await self._take_marker(peer)
+        if left := [peer for peer, queue in self.mailbox.queues.items() if queue]:
+            raise ProtocolError(f"{self.name} left a message of {left[0]} unread at step {self.stop_at}")
+
+    async def _take_marker(self, peer: str) -> None:
+        reader = self.mailbox.open((peer,))
+        try:
+            _, message = await self._next(reader, self._deadline(None))
+        finally:
+            reader.close()
+        if message.kind != MARKER:
+            raise ProtocolError(f"{self.name} left a message '{message.kind}' of {peer} unread")

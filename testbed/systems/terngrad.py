@@ -1,0 +1,173 @@
+"""TernGrad: ternary gradients up, their integer sum down (Wen et al., NIPS 2017, Algorithm 1 and section 3).
+
+On the tree, every worker's ternary gradient crosses the LAN to its LPS in 1.6 bits an element, the sum of a
+region's n workers crosses the WAN in ceil(log2(2n + 1)) bits, and the sum of all N comes back in
+ceil(log2(2N + 1)) bits ("parameter localization", 3.1: workers keep the parameters). Sums stay integers
+because all workers use the same scale ("scaler sharing", 3.1), which costs a round of messages of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from testbed.codecs.base import Key
+from testbed.codecs.floats import Float32
+from testbed.codecs.levels import LevelSum
+from testbed.codecs.ternary import Ternary
+from testbed.learning.optimizer import OptimizerState
+from testbed.message import Message
+from testbed.systems.base import Options, System, Task
+from testbed.systems.node import Node
+from testbed.systems.replica import Replica, ServerState
+
+
+class TernGradOptions(Options, frozen=True, forbid_unknown_fields=True):
+    """The paper's parts, each of which can be turned off.
+
+    Parameters
+    ----------
+    clip : gradients are clipped to this many standard deviations of their layer (3.3); 0 turns it off
+    layerwise : one scale a layer rather than one for the model (3.3)
+    share_scales : all workers use the largest scale among them (3.1); without it servers add up and send floats
+    localize : the sum of gradients comes back; without it the global server keeps and sends the parameters (3.1)
+    float_last : the last layer's gradient stays in float32 (section 4, AlexNet)
+    """
+
+    clip: float = 2.5
+    layerwise: bool = True
+    share_scales: bool = True
+    localize: bool = True
+    float_last: bool = True
+
+
+@dataclass
+class GlobalState:
+    """The global server's: parameters only where it keeps them (`localize = false`)."""
+
+    step: int
+    weights: torch.Tensor | None
+    optimizer: OptimizerState | None
+
+
+class TernGrad(System):
+    name = "terngrad"
+    options_type = TernGradOptions
+    options: TernGradOptions
+
+    def __init__(self, task: Task, options: TernGradOptions) -> None:
+        super().__init__(task, options)
+        self.ternary = Ternary(
+            task.layout, options.clip or None, layerwise=options.layerwise, float_last=options.float_last
+        )
+        self.regional = LevelSum(self.ternary, task.roles.workers_per_region)
+        self.total = LevelSum(self.ternary, len(task.roles.workers))
+        self.floats = Float32(task.layout)
+
+    def initial_state(self, name: str) -> Replica | ServerState | GlobalState:
+        if name in self.task.roles.workers:
+            return Replica.of(self.task, name)
+        if name != self.task.roles.global_server:
+            return ServerState()
+        if self.options.localize:
+            return GlobalState(0, None, None)
+        weights = self.task.initial.clone()
+        return GlobalState(0, weights, self.task.training.optimizer.start(weights))
+
+    async def worker(self, node: Node, state: Replica) -> None:
+        index = self.worker_index(node)
+        learner = self.task.learner(index)
+        async for step in node.steps(state):
+            loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
+            limits = await node.compute(self.task.passes(1), self.ternary.limits, gradient)
+            scales = await self._shared_scales(node, limits.scales, step)
+            key = Key(self.task.seed, index, step)
+            buffers = await node.compute(self.task.passes(1), self.ternary.encode, gradient, key, scales, limits)
+            await node.send(node.lps, Message("ternary", step, buffers))
+            answer = await node.recv(node.lps)
+            await node.compute(self.task.passes(4), self._take, state, answer, step)
+            node.step_done(step, loss)
+
+    async def _shared_scales(self, node: Node, own: np.ndarray, step: int) -> np.ndarray:
+        """The largest scales of all workers: a round trip to the global server and back."""
+        if not self.options.share_scales:
+            return own
+        await node.send(node.lps, Message("scales", step, [own]))
+        return (await node.recv(node.lps)).buffers[0].view(np.float32)
+
+    def _take(self, state: Replica, answer: Message, step: int) -> None:
+        if answer.kind == "parameters":
+            state.weights.copy_(self.floats.decode(answer.buffers))
+            if state.ema is not None:
+                state.ema.update(state.weights)
+            return
+        codec = self.total if answer.kind == "levels" else self.floats
+        state.update(self.task, codec.decode(answer.buffers), step)
+
+    async def lps(self, node: Node, state: ServerState) -> None:
+        async for step in node.steps(state):
+            if self.options.share_scales:
+                await self._pass_scales(node, step)
+            gradients = await node.collect(node.workers)
+            total = await node.compute(self.task.passes(len(gradients)), self._add_ternary, gradients, step)
+            await node.send(node.global_server, total)
+            await node.broadcast(node.workers, await node.recv(node.global_server))
+
+    async def _pass_scales(self, node: Node, step: int) -> None:
+        """An LPS's part in scaler sharing."""
+        largest = _largest(await node.collect(node.workers))
+        await node.send(node.global_server, Message("scales", step, [largest]))
+        await node.broadcast(node.workers, await node.recv(node.global_server))
+
+    async def global_server(self, node: Node, state: GlobalState) -> None:
+        async for step in node.steps(state):
+            if self.options.share_scales:
+                largest = _largest(await node.collect(node.lpss))
+                await node.broadcast(node.lpss, Message("scales", step, [largest]))
+            sums = await node.collect(node.lpss)
+            total = await node.compute(self.task.passes(len(sums)), self._add_sums, sums, step)
+            if not self.options.localize:
+                total = await node.compute(self.task.passes(3), self._update, state, total, step)
+            await node.broadcast(node.lpss, total)
+
+    def _add_ternary(self, messages: Sequence[Message], step: int) -> Message:
+        """The sum of workers' ternary gradients: as levels where scales are shared, else in float32."""
+        if self.options.share_scales:
+            total = self.regional.sum(message.buffers for message in messages)
+            return Message("levels", step, self.regional.encode(total))
+        vectors = [self.ternary.decode(message.buffers) for message in messages]
+        return Message("sum", step, self.floats.encode(_sum(vectors)))
+
+    def _add_sums(self, messages: Sequence[Message], step: int) -> Message:
+        """The sum over regions; what float32 carries is made the mean here, levels are divided at the worker."""
+        if self.options.share_scales:
+            total = self.total.add(self.regional.unpack(message.buffers) for message in messages)
+            return Message("levels", step, self.total.encode(total))
+        vectors = [self.floats.decode(message.buffers) for message in messages]
+        return Message("mean", step, self.floats.encode(_sum(vectors).div_(len(self.task.roles.workers))))
+
+    def _update(self, state: GlobalState, mean: Message, step: int) -> Message:
+        """Parameters kept at the server: make the update there and send them in float32."""
+        assert state.weights is not None and state.optimizer is not None
+        codec = self.total if mean.kind == "levels" else self.floats
+        vector, rate = codec.decode(mean.buffers), self.task.rate_at(step)
+        self.task.training.optimizer.update(state.optimizer, state.weights, vector, rate)
+        return Message("parameters", step, self.floats.encode(state.weights))
+
+    def models(self, states: Mapping[str, Replica]) -> dict[str, torch.Tensor]:
+        return states[self.task.roles.workers[0]].models()
+
+
+def _largest(messages: Sequence[Message]) -> np.ndarray:
+    """Element-wise maximum of the scales in `messages`."""
+    return np.max([message.buffers[0].view(np.float32) for message in messages], axis=0)
+
+
+def _sum(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = vectors[0].clone()
+    for vector in vectors[1:]:
+        total.add_(vector)
+    return total

@@ -1,0 +1,381 @@
+"""WeightGrad: ternary gradients up, ternary weights down, significant updates across regions (KDD 2020).
+
+Inside a region every step is synchronous: workers send ternary gradients (Algorithm 2), the LPS updates its
+full-precision weights, with their mean (Algorithm 3) or with one after the other (Algorithm 4), and answers
+with ternary weights. Across regions the LPS's Gradient Synchronizer (4.2, Appendix A.2) sends what it has
+accumulated to the global server once that is significant. Where the paper leaves a choice:
+
+1. `g_u`, the aggregated update, is in units of weight change (learning rate included). Its significance is
+   S = ||g_u|| / ||eta * g_ref||, over the whole model, g_ref being the latest step's mean gradient (Algorithm
+   3, line 7) or its largest worker gradient (Algorithm 4, line 8).
+2. A round: the global server takes the first g_u as the round's opening, asks the other LPSs for theirs, waits
+   for them up to T_global, and sends the mean of what came, ternarized, to all. An LPS goes on with its steps
+   meanwhile. A contribution that misses its round opens the next one.
+3. `reconcile = "exact"`: on the mean's arrival an LPS replaces its contribution by the mean, so that regions
+   differ only by what they have not yet exchanged. `"paper"`: lines 9-10 of Algorithm 3 (update with the mean)
+   and lines 10-12 of Algorithm 4 (update with the difference to g_max when the mean is larger) to the letter.
+4. G_thresh starts at ||g||_2 / ||g||_inf of the first g_ref and is multiplied each epoch by the change of the
+   learning rate and of ||v|| (equation 13), v being the workers' momentum as the LPS sees it: the mean norm of
+   their messages over the epoch. It is clamped to [threshold_min, threshold_max].
+5. T: an LPS sends at the latest T after its last exchange, and one that has waited longer than T for the mean
+   stops answering its workers until it comes. T_local: when an LPS has not acknowledged a mean within T_local,
+   the global server holds its sends to the others until it has. T_global: rounds are never further apart.
+6. The last layer stays in float32 in gradients and in weights, biases in weights only (4.3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import msgspec
+import torch
+
+from testbed.codecs.base import Key
+from testbed.codecs.floats import Float32
+from testbed.codecs.ternary import Ternary, ThresholdTernary
+from testbed.learning.optimizer import EMA, SGD, Adam, AdamState, OptimizerState
+from testbed.message import Message
+from testbed.record.events import Guard, Threshold
+from testbed.systems.base import Options, System, Task
+from testbed.systems.node import Node
+from testbed.systems.rounds import Rounds
+from testbed.wan.plan import region_of
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class WeightGradOptions(Options, frozen=True, forbid_unknown_fields=True):
+    """WeightGrad's own settings; times are seconds on the run's clock.
+
+    Parameters
+    ----------
+    aggregate : "serial" (Algorithm 4) or "average" (Algorithm 3)
+    reconcile : "exact" or "paper", see the module's rule 3
+    exchange : "ternary" (stochastic, as the paper), or "deterministic-feedback": threshold ternary with error
+        feedback (feeding back the stochastic ternary's error would diverge: its error exceeds the signal)
+    rate : base learning rate in place of the schedule's ("a smaller learning rate is maintained", 4.3)
+    momentum : of the momentum correction at the workers
+    clip : gradients are clipped to this many standard deviations of their layer before they are ternarized
+    quantize_weights : ternary weights to the workers; off sends nothing smaller, for comparison
+    arrival_order : apply gradients as they arrive (4.2 C) rather than by worker index, which repeats
+    threshold_min, threshold_max : bounds of G_thresh
+    epoch_steps : G_thresh is renewed this often; None: an epoch of the data
+    t_s, t_local_s, t_global_s : the intervals T, T_local and T_global
+    """
+
+    aggregate: Literal["serial", "average"] = "serial"
+    reconcile: Literal["exact", "paper"] = "exact"
+    exchange: Literal["ternary", "deterministic-feedback"] = "ternary"
+    rate: Positive | None = None
+    momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.9
+    clip: Positive = 2.5
+    quantize_weights: bool = True
+    arrival_order: bool = False
+    threshold_min: Positive = 1.0
+    threshold_max: Positive = 64.0
+    epoch_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    t_s: Positive = 20.0
+    t_local_s: Positive = 10.0
+    t_global_s: Positive = 60.0
+
+
+@dataclass
+class WorkerState:
+    """`velocity` is u of the momentum correction; `weights` are the quantized ones the LPS sent."""
+
+    step: int
+    weights: torch.Tensor
+    velocity: torch.Tensor
+
+
+@dataclass
+class LPSState:
+    """An LPS and its Gradient Synchronizer; vectors are flat and in units of weight change where they are updates."""
+
+    step: int
+    weights: torch.Tensor  # full precision
+    optimizer: OptimizerState
+    update: torch.Tensor  # g_u: applied since the last contribution
+    residual: torch.Tensor  # what the exchange's quantizer left out (deterministic feedback)
+    ema: EMA | None
+    threshold: float | None = None  # G_thresh
+    last_exchange_s: float = 0.0
+    epoch_rate: float = 0.0  # learning rate when G_thresh was last renewed
+    epoch_norm: float = 0.0  # ||v|| of the epoch before
+    norm_sum: float = 0.0  # of this epoch's messages so far
+    norm_count: int = 0
+
+
+@dataclass
+class GlobalState:
+    """The global server; `round` counts rounds opened."""
+
+    round: int
+    last_round_s: float
+    residual: torch.Tensor
+
+
+@dataclass
+class Pending:
+    """An LPS's contribution on its way through a round. At a boundary there is none."""
+
+    contribution: torch.Tensor | None = None
+    sent_s: float = 0.0
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    reference: torch.Tensor | None = None  # eta * g_ref of the latest step
+    asked: int = 0  # latest round the global server asked this LPS for
+    closed: int = 0  # latest round whose mean has arrived
+
+
+class WeightGrad(System):
+    name = "weightgrad"
+    options_type = WeightGradOptions
+    options: WeightGradOptions
+
+    def __init__(self, task: Task, options: WeightGradOptions) -> None:
+        super().__init__(task, options)
+        training = task.training
+        if options.rate is not None:
+            schedule = msgspec.structs.replace(training.schedule, rate=options.rate)
+            training = msgspec.structs.replace(training, schedule=schedule)
+        self.training = training
+        self.gradients = Ternary(task.layout, options.clip)
+        self.weights = ThresholdTernary(task.layout)
+        self.floats = Float32(task.layout)
+        self.epoch_steps = options.epoch_steps or training.epoch_steps(task.images)
+
+    def initial_state(self, name: str) -> WorkerState | LPSState | GlobalState:
+        initial, zeros = self.task.initial, torch.zeros_like(self.task.initial)
+        if name in self.task.roles.workers:
+            quantized = self.weights.quantize(initial) if self.options.quantize_weights else initial.clone()
+            return WorkerState(0, quantized, zeros)
+        feedback = self.options.exchange == "deterministic-feedback"
+        residual = zeros.clone() if feedback else initial.new_empty(0)
+        if name == self.task.roles.global_server:
+            return GlobalState(0, 0.0, residual)
+        decay = self.training.ema_decay
+        ema = EMA.of(initial, decay) if decay is not None else None
+        return LPSState(0, initial.clone(), self._optimizer().start(initial), zeros, residual, ema)
+    # Worker (Algorithm 2)
+
+    async def worker(self, node: Node, state: WorkerState) -> None:
+        index = self.worker_index(node)
+        learner = self.task.learner(index)
+        async for step in node.steps(state):
+            loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
+            key = Key(self.task.seed, index, step)
+            buffers = await node.compute(self.task.passes(4), self._ternarized, state, gradient, key)
+            await node.send(node.lps, Message("gradient", step, buffers))
+            answer = await node.recv(node.lps)
+            state.weights = await node.compute(self.task.passes(1), self._decode_weights, answer)
+            node.step_done(step, loss)
+
+    def _ternarized(self, state: WorkerState, gradient: torch.Tensor, key: Key) -> Sequence:
+        """Momentum correction, clipping, ternarizing (4.3)."""
+        state.velocity.mul_(self.options.momentum).add_(gradient)
+        return self.gradients.encode(state.velocity, key)
+
+    # Local parameter server (Algorithms 3 and 4)
+
+    async def lps(self, node: Node, state: LPSState) -> None:
+        pending = Pending()
+        node.spawn_server(self._answer_global_server(node, state, pending))
+        passes = self.task.passes(6 * len(node.workers))
+        async for step in node.steps(state):
+            messages = await self._pull_gradients(node)
+            pending.reference = await node.compute(passes, self._apply, state, messages, step)
+            if pending.contribution is None and (reason := self._significant(node, state, pending, step)):
+                await self._contribute(node, state, pending, reason)
+            await self._stop_beyond_t(node, pending)
+            buffers = await node.compute(self.task.passes(2), self._weights_for_workers, state)
+            await node.broadcast(node.workers, Message("weights", step, buffers))
+
+    async def _pull_gradients(self, node: Node) -> list[Message]:
+        if self.options.arrival_order:
+            return [message async for _, message in node.gather(node.workers)]
+        return await node.collect(node.workers)
+
+    def _apply(self, state: LPSState, messages: Sequence[Message], step: int) -> torch.Tensor:
+        """Update the weights and g_u; return the weight change that g_ref made."""
+        gradients = [self.gradients.decode(message.buffers) for message in messages]
+        mean = torch.stack(gradients).mean(0)
+        if self.options.aggregate == "average":
+            gradients = [mean]
+        state.norm_sum += float(torch.linalg.vector_norm(mean))
+        state.norm_count += 1
+        rate = self._rate_at(step)
+        norms = [float(torch.linalg.vector_norm(gradient)) for gradient in gradients]
+        largest = norms.index(max(norms))
+        for k, gradient in enumerate(gradients):
+            change = state.weights.clone()
+            self._optimizer().update(state.optimizer, state.weights, gradient, rate)
+            change.sub_(state.weights)
+            state.update.add_(change)
+            if k == largest:
+                reference = change
+        if state.threshold is None:
+            peak = float(reference.abs().max())
+            state.threshold = self._clamped(float(torch.linalg.vector_norm(reference)) / peak if peak else 1.0)
+            state.epoch_rate = rate
+        if state.ema is not None:
+            state.ema.update(state.weights)
+        if (step + 1) % self.epoch_steps == 0:
+            self._renew_threshold(state, self._rate_at(step + 1))
+        return reference
+
+    def _renew_threshold(self, state: LPSState, rate: float) -> None:
+        """Equation 13, once an epoch."""
+        norm = state.norm_sum / state.norm_count
+        if state.epoch_norm and state.epoch_rate and state.threshold is not None:
+            change = (rate / state.epoch_rate) * (norm / state.epoch_norm)
+            state.threshold = self._clamped(state.threshold * change)
+        state.epoch_rate, state.epoch_norm = rate, norm
+        state.norm_sum, state.norm_count = 0.0, 0
+
+    def _clamped(self, threshold: float) -> float:
+        return min(max(threshold, self.options.threshold_min), self.options.threshold_max)
+
+    def _significant(self, node: Node, state: LPSState, pending: Pending, step: int) -> str:
+        """Why g_u goes to the global server now: "significant", "interval" (T is over), or "" for not yet."""
+        assert pending.reference is not None and state.threshold is not None
+        reference = float(torch.linalg.vector_norm(pending.reference))
+        significance = float(torch.linalg.vector_norm(state.update)) / reference if reference else 0.0
+        if significance >= state.threshold:
+            node.record(
+                Threshold(
+                    time_s=node.now(),
+                    node=node.name,
+                    step=step,
+                    significance=significance,
+                    threshold=state.threshold,
+                )
+            )
+            return "significant"
+        return "interval" if node.now() - state.last_exchange_s >= self.options.t_s else ""
+
+    async def _contribute(self, node: Node, state: LPSState, pending: Pending, reason: str) -> None:
+        """Send g_u to the global server; the boundary waits for the mean it will be part of."""
+        pending.contribution, state.update = state.update, torch.zeros_like(state.update)
+        pending.sent_s = node.now()
+        pending.settled.clear()
+        node.spawn(node.wait(pending.settled, "the mean of its contribution"))
+        stream = len(self.task.roles.workers) + self.task.roles.lpss.index(node.name)
+        key = Key(self.task.seed, stream, state.step)
+        buffers = await node.compute(
+            self.task.passes(3), self._encode_update, pending.contribution, state.residual, key
+        )
+        await node.send(node.global_server, Message(reason, state.step, buffers))
+
+    async def _stop_beyond_t(self, node: Node, pending: Pending) -> None:
+        """T: do not answer the workers while the mean is overdue."""
+        if pending.contribution is None or node.now() - pending.sent_s <= self.options.t_s:
+            return
+        since_s = node.now()
+        node.record(Guard(time_s=since_s, node=node.name, guard="T", peer=node.global_server))
+        await node.wait(pending.settled, "the mean of its contribution")
+        held_s = node.now() - since_s
+        node.record(Guard(time_s=node.now(), node=node.name, guard="T", peer=node.global_server, held_s=held_s))
+
+    async def _answer_global_server(self, node: Node, state: LPSState, pending: Pending) -> None:
+        """The Gradient Synchronizer's receiving side."""
+        async for peer, message in node.serve((node.global_server,)):
+            if message.kind == "request":
+                pending.asked = message.step
+            else:
+                await node.compute(self.task.passes(4), self._reconcile, state, pending, message)
+                state.last_exchange_s = node.now()
+                await node.send(peer, Message("ack", message.step))
+                pending.closed = message.step
+            if pending.contribution is None and pending.asked > pending.closed:
+                await self._contribute(node, state, pending, "asked")
+
+    def _reconcile(self, state: LPSState, pending: Pending, message: Message) -> None:
+        """Take the mean of a round in; `numbers[0]` says whether this region's contribution is part of it."""
+        mean = self._decode_update(message)
+        included = bool(message.numbers[0]) and pending.contribution is not None
+        if self.options.reconcile == "exact":
+            if included:
+                state.weights.add_(pending.contribution)
+            state.weights.sub_(mean)
+        elif self.options.aggregate == "average" or pending.reference is None:
+            state.weights.sub_(mean)
+        elif torch.linalg.vector_norm(mean) > torch.linalg.vector_norm(pending.reference):
+            state.weights.sub_(mean).add_(pending.reference)
+        if included:
+            pending.contribution = None
+            pending.settled.set()
+
+    # Global server
+
+    async def global_server(self, node: Node, state: GlobalState) -> None:
+        async def average(messages: Sequence[Message], number: int) -> Sequence:
+            work = self.task.passes(4 * len(messages))
+            return await node.compute(work, self._average, state, messages, number)
+
+        rounds = Rounds(node, state, self.options.t_local_s, self.options.t_global_s, average)
+        async for peer, message in node.serve(node.lpss, rounds.busy):
+            if message.kind == "ack":
+                await rounds.acknowledged(peer)
+            else:
+                await rounds.contributed(peer, message)
+        rounds.end()
+
+    def _average(self, state: GlobalState, messages: Sequence[Message], number: int) -> Sequence:
+        """The mean of the contributions, quantized like them."""
+        mean = torch.stack([self._decode_update(message) for message in messages]).mean(0)
+        stream = len(self.task.roles.workers) + len(self.task.roles.lpss)
+        return self._encode_update(mean, state.residual, Key(self.task.seed, stream, number))
+
+    # Quantizers of the exchange and of the weights
+
+    def _encode_update(self, update: torch.Tensor, residual: torch.Tensor, key: Key) -> Sequence:
+        """Quantize an update for the WAN; with feedback, `residual` takes part and keeps what is left out."""
+        if self.options.exchange == "ternary":
+            return self.gradients.encode(update, key)
+        wanted = update + residual
+        buffers = self.weights.encode(wanted)
+        residual.copy_(wanted.sub_(self.weights.decode(buffers)))
+        return buffers
+
+    def _decode_update(self, message: Message) -> torch.Tensor:
+        codec = self.gradients if self.options.exchange == "ternary" else self.weights
+        return codec.decode(message.buffers)
+
+    def _rate_at(self, step: int) -> float:
+        return self.training.rate_at(step, self.task.images)
+
+    def _optimizer(self) -> SGD | Adam:
+        """The LPS's update; momentum is already in what the workers send."""
+        optimizer = self.training.optimizer
+        return SGD() if isinstance(optimizer, SGD) else optimizer
+
+    def _weights_for_workers(self, state: LPSState) -> Sequence:
+        """Weights to ternary: loss-aware where the optimizer knows second moments (Appendix A, equation 4)."""
+        if not self.options.quantize_weights:
+            return self.floats.encode(state.weights)
+        optimizer = state.optimizer
+        aware = isinstance(optimizer, AdamState) and optimizer.updates > 0
+        return self.weights.encode(state.weights, importance=optimizer.second.sqrt() if aware else None)
+
+    def _decode_weights(self, message: Message) -> torch.Tensor:
+        codec = self.weights if self.options.quantize_weights else self.floats
+        return codec.decode(message.buffers)
+
+    # Results
+
+    def models(self, states: Mapping[str, LPSState]) -> dict[str, torch.Tensor]:
+        """The quantized model is the result; full precision, and each region's own, beside it."""
+        regions = {region_of(name): states[name] for name in self.task.roles.lpss}
+        full = torch.stack([state.weights for state in regions.values()]).mean(0)
+        models = {"quantized": self.weights.quantize(full), "full": full}
+        averages = [state.ema.average for state in regions.values() if state.ema is not None]
+        if averages:
+            models["ema"] = torch.stack(averages).mean(0)
+        if len(regions) > 1:
+            for region, state in regions.items():
+                models[f"quantized@{region}"] = self.weights.quantize(state.weights)
+                models[f"full@{region}"] = state.weights
+        return models
