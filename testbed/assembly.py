@@ -91,4 +91,3 @@ class Assembly:
     def evaluate(self, weights: torch.Tensor) -> Evaluation:
         """Test loss and accuracy of flat `weights`."""
         return evaluate(self.model, self.dataset, weights, self.experiment.run.eval_images)
-

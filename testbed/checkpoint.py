@@ -63,3 +63,16 @@ def remove(folder: Path) -> None:
     """Delete all checkpoints: the system and seed is finished."""
     for path in folder.glob(f"{PREFIX}*"):
         shutil.rmtree(path)
+
+
+def sweep(results: Path) -> list[Path]:
+    """Delete half-written checkpoints and empty folders under `results`; returns what was deleted."""
+    swept = []
+    for path in sorted(results.glob(f"*/*/*/seed-*/{PREFIX}*.tmp")):
+        shutil.rmtree(path)
+        swept.append(path)
+    for path in sorted(results.glob("*/*"), reverse=True):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+            swept.append(path)
+    return swept

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import inspect
 
-from testbed.errors import InputError, nearest
 from testbed.compute import compute_model
+from testbed.errors import InputError, nearest
 from testbed.learning import models
 from testbed.learning.config import Data, Training
 from testbed.systems import SYSTEMS, Options
@@ -77,7 +77,9 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     patience_s : bound of every wait that has no other, in emulation
     """
 
-    seeds: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)] = msgspec.field(default_factory=lambda: [0])
+    seeds: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: [0]
+    )
     fabric: Literal["auto", "mininet", "virtual"] = "auto"
     checkpoint_steps: Count = 50
     eval_images: Count | None = None

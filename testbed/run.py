@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,8 +24,8 @@ from testbed import checkpoint
 from testbed.assembly import Assembly
 from testbed.checkpoint import Checkpoint, Clock
 from testbed.compute import compute_model
-from testbed.errors import InputError, Interrupted, TestbedError
-from testbed.experiment import Experiment, from_dict
+from testbed.errors import InputError, Interrupted
+from testbed.experiment import Experiment
 from testbed.fabrics.base import Fabric
 from testbed.fabrics.virtual import VirtualFabric
 from testbed.record import info as info_file
@@ -51,16 +50,18 @@ class Request:
     notes: tuple[str, ...] = ()
 
 
-def start(experiment: Experiment, request: Request, say: Callable[[str], None] = print) -> Path:
-    """Run an experiment from its beginning; returns the run's folder."""
-    assembly = Assembly(experiment, request.device, on_notice=say)
+def start(experiment: Experiment, request: Request, begun: Callable[[Path], None]) -> None:
+    """Run an experiment from its beginning; `begun` is called with the run's folder once there is one."""
+    assembly = Assembly(experiment, request.device)
     dataset = assembly.dataset
     began = datetime.now().astimezone()
     run_id = f"{began:%Y%m%d-%H%M%S}-{request.fabric}"
     folder = _new_folder(request.results / request.target, run_id)
     profile = experiment.plan.profile
-    network = {f"{a}>{b}": LinkInfo(goodput_mbit=link.goodput_mbit, rtt_ms=link.rtt_ms)
-               for (a, b), link in experiment.plan.wan.items()}
+    network = {
+        f"{a}>{b}": LinkInfo(goodput_mbit=link.goodput_mbit, rtt_ms=link.rtt_ms)
+        for (a, b), link in experiment.plan.wan.items()
+    }
     network["lan"] = LinkInfo(goodput_mbit=profile.lan.goodput_mbit, rtt_ms=profile.lan.rtt_ms)
     as_dict = experiment.as_dict()
     facts = RunInfo(
@@ -84,26 +85,24 @@ def start(experiment: Experiment, request: Request, say: Callable[[str], None] =
         notes=list(request.notes),
     )
     info_file.write_info(folder, facts)
-    _run(folder, experiment, assembly, facts, say)
-    return folder
+    begun(folder)
+    _run(folder, experiment, assembly, facts)
 
 
-def resume(folder: Path, say: Callable[[str], None] = print) -> Path:
+def resume(folder: Path, experiment: Experiment, facts: RunInfo, begun: Callable[[Path], None]) -> None:
     """Go on with a run that was interrupted, from the last checkpoint of each system and seed."""
-    facts = info_file.read_info(folder, RunInfo)
-    experiment = from_dict(facts.experiment, str(folder / info_file.FILE_NAME))
-    device = facts.device.split(":")[0].split(" ")[0] or "cpu"
-    assembly = Assembly(experiment, device, on_notice=say)
+    assembly = Assembly(experiment, _torch_device(facts))
     if facts.data.stand_in == assembly.dataset.real:
-        raise InputError(f"{folder}: began with {facts.data.note}, but here is {assembly.dataset.note}; start a new run")
-    _run(folder, experiment, assembly, facts, say)
-    return folder
+        here = assembly.dataset.note
+        raise InputError(f"{folder}: it began with {facts.data.note}, but here is {here}; start a new run")
+    folder = folder.resolve()
+    begun(folder)
+    _run(folder, experiment, assembly, facts)
 
 
-def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInfo, say: Callable[[str], None]) -> None:
+def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInfo) -> None:
     with _signals_interrupt(), tempfile.TemporaryDirectory(prefix="tb") as scratch:
-        say(f"records: {folder}")
-        with _open_fabric(facts.fabric, assembly, facts.device, Path(scratch)) as fabric:
+        with _open_fabric(facts.fabric, assembly, _torch_device(facts), Path(scratch)) as fabric:
             described = fabric.describe()
             facts.delay_mechanism = described.get("delay_mechanism", facts.delay_mechanism)
             facts.dilation = described.get("dilation", facts.dilation)
@@ -141,7 +140,7 @@ class _Play:
             info_file.write_info(self.folder, self.info)
             label = f"{self.system}, seed {self.seed}"
             with Progress(self.steps, label) as self.progress:
-                self.fabric.record = self._record
+                self.fabric.record, self.fabric.observe = self._record, self._show
                 self._loss = _StepLoss(len(self.experiment.roles.workers))
                 self._wan = _WanRate()
                 try:
@@ -285,6 +284,11 @@ def _new_folder(parent: Path, run_id: str) -> Path:
 
 def _device_name(device: str) -> str:
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.startswith("cuda") else device
+
+
+def _torch_device(facts: RunInfo) -> str:
+    """The device as torch names it, from "cuda:0 (NVIDIA H100)"."""
+    return facts.device.partition(" ")[0] or "cpu"
 
 
 @contextmanager

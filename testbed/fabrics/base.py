@@ -19,11 +19,13 @@ class Fabric(ABC):
     Attributes
     ----------
     name : "virtual" or "mininet"
-    record : receives every event; set by the harness
+    record : writes an event; set by the harness
+    observe : is shown the events that roles in other processes have written themselves; set by the harness
     """
 
     name: str
     record: Record
+    observe: Record
 
     @abstractmethod
     def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
@@ -84,4 +86,3 @@ class SavedStates(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._roles)
-

@@ -23,7 +23,7 @@ class _Normalise(torch.autograd.Function):
         return x * factor
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def,override]
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def]
         x, base, factor, band = ctx.saved_tensors
         direct = gradient * factor
         # Through the sum: x_j stands in every window that reaches it; the band is symmetric.

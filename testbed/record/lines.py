@@ -55,6 +55,25 @@ def whole_lines(path: Path) -> Iterator[bytes]:
                 yield line
 
 
+class Follower:
+    """Reads a file of events as other processes append to it, from its present end on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if path.exists() else 0
+
+    def new(self) -> Iterator[AnyEvent]:
+        """The events on the whole lines added since the last call."""
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._offset += len(line)
+                if (event := decode(line)) is not None:
+                    yield event
+
+
 def is_torn(path: Path) -> bool:
     """Whether the file ends in the middle of a line."""
     tail = _tail(path, 1)

@@ -67,6 +67,13 @@ class Recorder:
         recorder._open(folder)
         return recorder
 
+    @classmethod
+    def join(cls, folder: Path) -> Recorder:
+        """Append to records that another process of the same run has opened: each line is one atomic write."""
+        recorder = cls.__new__(cls)
+        recorder._open(folder)
+        return recorder
+
     def _open(self, folder: Path) -> None:
         self.folder = folder
         self._file = (folder / lines.FILE_NAME).open("ab", buffering=0)

@@ -85,7 +85,7 @@ def comparison(run: Run, path: Path, frame: pd.DataFrame | None = None) -> None:
         _head(heading, run, frame)
         axes = body.subplots(2, 2, height_ratios=[1.0, _bars_share(frame)])
         _loss_by_step(axes[0, 0], curves, target)
-        _loss_by_time(axes[0, 1], curves, target, frame, clock(run))
+        _loss_by_time(axes[0, 1], curves, target, frame)
         together = aggregate(frame).to_dict("records")
         _speedup_bars(axes[1, 0], together, target)
         _wan_bars(axes[1, 1], together)
@@ -177,7 +177,8 @@ def _limit_losses(axes: Axes, curves: list[Curve]) -> None:
     ends = [curve.smooth[np.isfinite(curve.smooth)] for curve in curves]
     ends = [end for end in ends if len(end)]
     if not ends:
-        axes.text(0.5, 0.5, "no steps recorded", transform=axes.transAxes, ha="center", color="#777777")
+        axes.text(0.5, 0.5, "no losses recorded", transform=axes.transAxes, ha="center", color="#777777")
+        axes.set(xticks=[], yticks=[])
         return
     low, start = min(end.min() for end in ends), max(end[0] for end in ends)
     high = min(max(end.max() for end in ends), 1.5 * start)
@@ -185,10 +186,11 @@ def _limit_losses(axes: Axes, curves: list[Curve]) -> None:
 
 
 def _draw_target(axes: Axes, target: Target) -> None:
-    if target.loss is None:
+    if target.loss is None or not len(axes.get_yticks()):
         return
     low, high = axes.get_ylim()
-    axes.set_ylim(min(low, target.loss - 0.05 * (high - low)), high)
+    margin = 0.05 * (high - low)
+    axes.set_ylim(min(low, target.loss - margin), max(high, target.loss + margin))
     axes.axhline(target.loss, color="#222222", lw=1.1, ls=(0, (4, 3)), zorder=2)
     axes.annotate(
         f"target {target.loss:g}",
@@ -211,11 +213,12 @@ def _loss_by_step(axes: Axes, curves: list[Curve], target: Target) -> None:
     axes.set_xlim(left=0)
 
 
-def _loss_by_time(axes: Axes, curves: list[Curve], target: Target, frame: pd.DataFrame, kind: str) -> None:
+def _loss_by_time(axes: Axes, curves: list[Curve], target: Target, frame: pd.DataFrame) -> None:
+    kind = clock(frame["fabric"])
     ends = [float(curve.time_s[-1]) for curve in curves if curve.time_s[-1] > 0]
     unit, scale = _time_unit(max(ends, default=1.0))
-    axes.set_title(f"Training loss by {kind} time")
-    axes.set_xlabel(f"{kind} time ({unit})")
+    axes.set_title(f"Training loss by {kind}")
+    axes.set_xlabel(f"{kind} ({unit})")
     _draw_losses(axes, curves, "time_s", scale)
     _draw_target(axes, target)
     if ends and max(ends) / min(ends) > LOG_TIME_RATIO:
@@ -224,11 +227,14 @@ def _loss_by_time(axes: Axes, curves: list[Curve], target: Target, frame: pd.Dat
         axes.set_xlim(left=0)
     if target.loss is None:
         return
-    for record in aggregate(frame).to_dict("records"):
+    by_time = aggregate(frame).sort_values("time_to_target_s", ascending=False, kind="stable")
+    for record in by_time.to_dict("records"):  # the first to arrive is drawn on top
         if not is_missing(record["time_to_target_s"]):
             x, style = record["time_to_target_s"] / scale, look(record["system"])
             axes.plot([x, x], [axes.get_ylim()[0], target.loss], color=style.color, lw=1.2, ls=":", zorder=2)
-            axes.plot(x, target.loss, style.marker, color=style.color, ms=9, mec="white", mew=1.2, zorder=6)
+            axes.plot(
+                x, target.loss, style.marker, color=style.color, ms=9, mec="white", mew=1.2, zorder=6, clip_on=False
+            )
 
 
 def _time_unit(longest_s: float) -> tuple[str, float]:
@@ -275,9 +281,9 @@ def _wan_bars(axes: Axes, together: list[dict]) -> None:
         ratio = record["compression"]
         against = "" if is_missing(ratio) or record["system"] == BASELINE else f"  ({_fold(ratio)})"
         labels.append("not measured" if is_missing(record["wan"]) else size(record["wan"]) + against)
-    _bars(axes, shown, "wan", labels)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+    _bars(axes, shown, "wan", labels)
     axes.set_xlabel("all links between regions, headers included")
 
 
@@ -291,7 +297,8 @@ def _bars(axes: Axes, records: list[dict], metric: str, labels: list[str]) -> No
     places = np.arange(len(records))
     styles = [look(record["system"]) for record in records]
     filled = np.nan_to_num(values)
-    axes.barh(places, filled, color=[style.color for style in styles], height=0.62, zorder=2)
+    height = 0.62 * min(1.0, (len(records) + 1) / 4)  # one or two bars need not fill the panel
+    axes.barh(places, filled, color=[style.color for style in styles], height=height, zorder=2)
     known = filled[filled > 0]
     largest = known.max(initial=0.0) or 1.0
     if len(known) and largest / known.min() > LOG_BAR_RATIO and metric == "speedup_vs_baseline":
@@ -319,5 +326,7 @@ def _bars(axes: Axes, records: list[dict], metric: str, labels: list[str]) -> No
     axes.set_ylim(len(records) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
-    if axes.get_xscale() == "linear":
+    if not len(known):
+        axes.set_xticks([])
+    elif axes.get_xscale() == "linear":
         axes.set_xlim(0, largest * 1.38)  # room for the longest bar's label

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,14 +42,14 @@ class Column:
     write: Callable[[Any], str]
 
 
-def _columns(run: Run, frame: pd.DataFrame) -> list[Column]:
+def _columns(frame: pd.DataFrame) -> list[Column]:
     columns = [
         Column("steps", "steps", lambda value: f"{value:,.0f}"),
         Column("final loss", "final_loss", lambda value: NONE if is_missing(value) else f"{value:.3f}"),
         Column("accuracy", "final_accuracy", percent),
         Column("full precision", "accuracy_full", percent),
         Column("EMA", "accuracy_ema", percent),
-        Column(f"{clock(run)} time", "time_s", duration),
+        Column(clock(frame["fabric"]), "time_s", duration),
         Column("time to target", "time_to_target_s", duration),
         Column("WAN bytes", "wan_bytes", size),
         Column("compression", "compression", times),
@@ -57,22 +57,24 @@ def _columns(run: Run, frame: pd.DataFrame) -> list[Column]:
     ]
     shown_if_any = {"accuracy_full": "accuracy_quantized", "accuracy_ema": "accuracy_ema"}
     columns = [c for c in columns if c.metric not in shown_if_any or frame[shown_if_any[c.metric]].notna().any()]
-    return [c for c in columns if Target.of(run.info).stated or "target" not in c.head]
+    return [c for c in columns if (frame["target"] != "").any() or "target" not in c.metric]
 
 
-def rows(run: Run, frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of the result table: one row per system, over its seeds where there are several."""
-    columns = _columns(run, frame)
-    together = aggregate(frame)
+def rows(frame: pd.DataFrame, by: Sequence[str] = ("system",)) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells of the result table: one row per system (or other key), over its seeds if there are several."""
+    columns = _columns(frame)
+    together = aggregate(frame, by)
     several = len(together) < len(frame)
-    heads = ["system", *(["seeds"] if several else []), *(column.head for column in columns)]
+    unfinished = frame[frame["status"] != "finished"].set_index(list(by)).index
     cells = []
     for record in together.to_dict("records"):
-        unfinished = (frame.loc[frame["system"] == record["system"], "status"] != "finished").any()
-        name = look(record["system"]).label + (" (unfinished)" if unfinished else "")
+        key = tuple(record[name] for name in by)
+        names = [look(value).label if name == "system" else str(value) for name, value in zip(by, key, strict=True)]
+        if (key if len(key) > 1 else key[0]) in unfinished:
+            names[-1] += " (unfinished)"
         seeds = [str(record["seeds"])] if several else []
-        cells.append([name, *seeds, *(_cell(record, column) for column in columns)])
-    return heads, cells
+        cells.append([*names, *seeds, *(_cell(record, column) for column in columns)])
+    return [*by, *(["seeds"] if several else []), *(column.head for column in columns)], cells
 
 
 def _cell(record: dict[str, Any], column: Column) -> str:
@@ -147,17 +149,9 @@ def _mean_of(frame: pd.DataFrame, system: str, metric: str) -> float:
 
 
 def show(run: Run, frame: pd.DataFrame, console: Console | None = None) -> None:
-    """Print conditions, table, headlines and caveats; without colour and at a fixed width where it is no terminal."""
-    console = console or Console()
-    if not console.is_terminal:
-        console = Console(file=console.file, width=PLAIN_WIDTH, no_color=True, highlight=False)
-    heads, cells = rows(run, frame)
-    table = Table(title=escape(title(run)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, head in enumerate(heads):
-        table.add_column(head, justify="right" if index else "left", overflow="fold")
-    for line in cells:
-        table.add_row(*map(escape, line))
-    console.print(table)
+    """Print table, conditions, headlines and caveats; without colour and at a fixed width where it is no terminal."""
+    console = _plain_unless_terminal(console)
+    console.print(_rich(title(run), *rows(frame)))
     console.print(escape(conditions(run)), style="dim")
     for sentence in headlines(run, frame):
         console.print(escape(sentence), style="bold")
@@ -167,9 +161,37 @@ def show(run: Run, frame: pd.DataFrame, console: Console | None = None) -> None:
         console.print(escape(sentence), style="yellow")
 
 
+def show_compared(frame: pd.DataFrame, console: Console | None = None) -> None:
+    """Print what `testbed.report.compare.compare` returned: one row per run and system."""
+    console = _plain_unless_terminal(console)
+    differs = frame["differs"].iloc[0] if len(frame) else ""
+    by = ("run", "system", *differs.split(", ")) if differs else ("run", "system")
+    console.print(_rich("comparison", *rows(frame, by)))
+    if differs:
+        console.print(escape(f"NOT LIKE WITH LIKE: the runs differ in {differs}."), style="bold yellow")
+    for name, group in frame[frame["data"].str.startswith("stand-in")].groupby("run", sort=False):
+        console.print(escape(f"{name}: STAND-IN DATA ({group['data'].iloc[0]})."), style="yellow")
+
+
+def _plain_unless_terminal(console: Console | None) -> Console:
+    console = console or Console()
+    if console.is_terminal:
+        return console
+    return Console(file=console.file, width=PLAIN_WIDTH, no_color=True, highlight=False)
+
+
+def _rich(head: str, heads: list[str], cells: list[list[str]]) -> Table:
+    table = Table(title=escape(head), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, name in enumerate(heads):
+        table.add_column(name, justify="right" if index else "left", overflow="fold")
+    for line in cells:
+        table.add_row(*map(escape, line))
+    return table
+
+
 def markdown(run: Run, frame: pd.DataFrame) -> str:
     """The content of `summary.md`."""
-    heads, cells = rows(run, frame)
+    heads, cells = rows(frame)
     parts = [f"# {title(run)}", conditions(run)]
     parts += [f"> **{sentence}**" for sentence in caveats(run, frame)]
     parts.append("\n".join(f"- {sentence}" for sentence in headlines(run, frame)))

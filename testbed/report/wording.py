@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -63,9 +64,10 @@ def duration(time_s: float) -> str:
     return f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
-def clock(run: Run) -> str:
-    """What the times of a run are: "emulated" or "virtual" time."""
-    return {"mininet": "emulated", "virtual": "virtual"}.get(run.info.fabric, "measured")
+def clock(fabrics: Iterable[str]) -> str:
+    """What the times are that were taken on these fabrics: "emulated time", "virtual time", or plain "time"."""
+    kinds = {{"mininet": "emulated time", "virtual": "virtual time"}.get(fabric, "time") for fabric in fabrics}
+    return kinds.pop() if len(kinds) == 1 else "time"
 
 
 def title(run: Run) -> str:
@@ -123,7 +125,8 @@ def verdict(run: Run, frame: pd.DataFrame) -> str:
     first = together.iloc[0]
     if is_missing(first["time_to_target_s"]):
         return f"No system reached {target}"
-    sentence = f"{look(first['system']).label} reaches {target} first, in {duration(first['time_to_target_s'])}"
+    how = "first, in" if len(together) > 1 else "in"
+    sentence = f"{look(first['system']).label} reaches {target} {how} {duration(first['time_to_target_s'])}"
     speedup = first["speedup_vs_baseline"]
     if first["system"] == BASELINE or is_missing(speedup):
         return sentence

@@ -240,9 +240,7 @@ class Node(ABC):
             raise ProtocolError(f"{self.name} waits for a message of {peer}, whose segment has ended")
         return message
 
-    async def gather(
-        self, peers: Sequence[str], timeout: float | None = None
-    ) -> AsyncIterator[tuple[str, Message]]:
+    async def gather(self, peers: Sequence[str], timeout: float | None = None) -> AsyncIterator[tuple[str, Message]]:
         """One message from each of `peers`, in order of arrival. Raises as `recv` does."""
         reader = self.mailbox.open(peers)
         deadline = self._deadline(timeout)

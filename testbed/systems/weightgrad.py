@@ -159,6 +159,7 @@ class WeightGrad(System):
         decay = self.training.ema_decay
         ema = EMA.of(initial, decay) if decay is not None else None
         return LPSState(0, initial.clone(), self._optimizer().start(initial), zeros, residual, ema)
+
     # Worker (Algorithm 2)
 
     async def worker(self, node: Node, state: WorkerState) -> None:

@@ -70,9 +70,7 @@ class Profile:
         def slow(link: Link) -> Link:
             return Link(link.goodput_mbit / factor, link.rtt_ms * factor)
 
-        return replace(
-            self, lan=slow(self.lan), pairs={pair: slow(link) for pair, link in self.pairs.items()}
-        )
+        return replace(self, lan=slow(self.lan), pairs={pair: slow(link) for pair, link in self.pairs.items()})
 
 
 class _Lan(msgspec.Struct, forbid_unknown_fields=True):
@@ -115,28 +113,20 @@ def load(name: str, folder: Path = PROFILES) -> Profile:
     regions = tuple(dict.fromkeys(region for pair in pairs for region in pair))
     missing = [f"{a} to {b}" for a in regions for b in regions if a != b and (a, b) not in pairs]
     if missing:
-        raise InputError(
-            f"{table}: no row for {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else "")
-        )
+        raise InputError(f"{table}: no row for {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else ""))
     return Profile(path.stem, header.title, regions, lan, pairs, header.sources, frozenset(assumed))
 
 
-def _read_pairs(
-    path: Path, sources: dict[str, str]
-) -> tuple[dict[tuple[str, str], Link], set[tuple[str, str]]]:
+def _read_pairs(path: Path, sources: dict[str, str]) -> tuple[dict[tuple[str, str], Link], set[tuple[str, str]]]:
     pairs: dict[tuple[str, str], Link] = {}
     assumed: set[tuple[str, str]] = set()
     try:
         text = path.read_text()
     except OSError as error:
-        raise InputError(
-            f"{path}: {error.strerror}; a profile is a .toml and a .csv of the same name"
-        ) from None
+        raise InputError(f"{path}: {error.strerror}; a profile is a .toml and a .csv of the same name") from None
     reader = csv.DictReader(text.splitlines())
     if tuple(reader.fieldnames or ()) != COLUMNS:
-        raise InputError(
-            f"{path}:1: columns must be {','.join(COLUMNS)}, found {','.join(reader.fieldnames or ())}"
-        )
+        raise InputError(f"{path}:1: columns must be {','.join(COLUMNS)}, found {','.join(reader.fieldnames or ())}")
     for row in reader:
         where = f"{path}:{reader.line_num}"
         pair = (row["src_region"], row["dst_region"])

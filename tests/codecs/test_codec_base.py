@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from testbed.codecs import Buffers, Codec, Float32, Key, LevelSum, Ternary, ThresholdTernary
 from testbed.codecs.base import wire_array
 from testbed.errors import CodecError
-from testbed.layout import Layout
+from testbed.layout import Layer, Layout
 
 LAYOUT = Layout.of([("a.weight", (30, 41)), ("a.bias", (41,)), ("b.weight", (7, 3)), ("b.bias", (3,))])
 KEY = Key(seed=1, stream=2, step=3)
@@ -42,7 +43,9 @@ def test_a_message_has_exactly_the_bytes_the_codec_states(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("wire", [bytes, lambda b: memoryview(b.tobytes()), lambda b: b.view(np.uint8)])
-def test_a_message_decodes_from_whatever_the_network_hands_over(codec: Codec, wire) -> None:
+def test_a_message_decodes_from_whatever_the_network_hands_over(
+    codec: Codec, wire: Callable[[np.ndarray], object]
+) -> None:
     buffers = codec.encode(vector(), KEY)
     expected = codec.decode(buffers)
     out = torch.full((LAYOUT.size,), torch.nan)
@@ -105,7 +108,7 @@ def test_strided_and_tracked_vectors_encode_as_their_values(codec: Codec) -> Non
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("layer", LAYOUT.layers, ids=lambda layer: layer.name)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_nan_and_infinity_are_refused_by_the_layers_name(codec: Codec, layer, value: float) -> None:
+def test_nan_and_infinity_are_refused_by_the_layers_name(codec: Codec, layer: Layer, value: float) -> None:
     broken = vector()
     broken[layer.end - 1] = value
     with pytest.raises(CodecError, match=rf"layer {layer.name}: NaN or infinity"):

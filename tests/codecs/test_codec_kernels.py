@@ -63,7 +63,7 @@ def test_a_failing_chunk_fails_the_call() -> None:
         in_chunks(fail, 3 * CHUNK)
 
 
-def _count_in_child(queue) -> None:
+def _count_in_child(queue: multiprocessing.Queue[int]) -> None:
     queue.put(sum(in_chunks(lambda start, stop: stop - start, 3 * CHUNK)))
 
 

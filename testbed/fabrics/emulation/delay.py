@@ -80,7 +80,6 @@ class Netem:
 
     @staticmethod
     def _commands(wire: Wire) -> list[str]:
-        # 64 ns is the resolution of a netem delay; tc takes fractions of a microsecond only through its own units
         delay, rate = f"delay {round(wire.delay_s * 1e6)}us", f"rate {8 * wire.bytes_per_s}bit"
         return [
             f"qdisc replace dev {wire.exit} root handle 1: netem {delay} {rate} limit {NETEM_LIMIT}",
@@ -179,7 +178,9 @@ class DelayLine:
     def _dead(self) -> NetworkError:
         code = self._process.poll()
         if code is None:
-            return NetworkError(f"the delay line has not answered within {ANSWER_TIMEOUT_S:g} s; nothing crosses the WAN")
+            return NetworkError(
+                f"the delay line has not answered within {ANSWER_TIMEOUT_S:g} s; nothing crosses the WAN"
+            )
         said = self._process.stderr.read().decode(errors="replace").strip() if self._process.stderr else ""
         return NetworkError(said or f"the delay line is dead (exit status {code}); nothing crosses the WAN links")
 

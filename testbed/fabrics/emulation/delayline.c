@@ -222,8 +222,11 @@ static void report(void) {
     printf("]}\n");
 }
 
-/* Ask to be run at once when a frame is due: real time where allowed, else a short slice (EEVDF, Linux 6.12). */
+/* Ask to be run at once when a frame is due: real time where allowed. Else a short slice (EEVDF, Linux 6.12) in a
+ * session of its own, which is a scheduling group of its own where the kernel groups by session: four busy
+ * processes of the run then delayed the 99th percentile of frames by 0.04 ms instead of 4. */
 static void be_prompt(void) {
+    setsid();
     struct sched_param priority = {.sched_priority = 10};
     realtime = sched_setscheduler(0, SCHED_FIFO, &priority) == 0;
     if (realtime) return;

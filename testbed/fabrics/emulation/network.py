@@ -15,7 +15,7 @@ from mininet.net import Mininet
 from testbed.errors import NetworkError
 from testbed.fabrics.emulation import mnexec, sandbox
 from testbed.fabrics.emulation.delay import DelayStage
-from testbed.fabrics.emulation.links import Counter, Namespace, Shape, wire_bytes_per_s
+from testbed.fabrics.emulation.links import Counter, Namespace, Shape
 from testbed.fabrics.emulation.topo import WIRES, Machine, PlanTopo, Wires, node_name, router_name
 from testbed.wan.plan import NetworkPlan, region_of
 
@@ -89,9 +89,7 @@ class EmulatedNetwork:
         self._net = net = Mininet(controller=None, build=False)
         self._do(lambda: net.buildFromTopo(PlanTopo(self.plan, mechanism=self.delay_mechanism)))
         self._do(net.configHosts)
-        self.hosts = {
-            name: Host(name, self._node(name).address, self._node(name).pid) for name in self.plan.hosts
-        }
+        self.hosts = {name: Host(name, self._node(name).address, self._node(name).pid) for name in self.plan.hosts}
         for node in {sender.node for sender in self._senders.values()}:
             self._namespaces[node] = self._do(lambda pid=net[node].pid: Namespace(pid))
 

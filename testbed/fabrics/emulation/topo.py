@@ -138,8 +138,14 @@ class PlanTopo(Topo):
         largest = max((len(plan.hosts_of(region)) for region in plan.regions), default=0)
         if len(plan.regions) > MAX_REGIONS or largest > MAX_HOSTS:
             raise NetworkError(f"at most {MAX_REGIONS} regions of {MAX_HOSTS} hosts each can be emulated")
-        self.addHost(WIRES, cls=Wires, wires=self._wires, mechanism=mechanism, sysctls=_SILENT,
-                     ip_commands=[f"link set {wire.entry} up" for wire in self._wires])
+        self.addHost(
+            WIRES,
+            cls=Wires,
+            wires=self._wires,
+            mechanism=mechanism,
+            sysctls=_SILENT,
+            ip_commands=[f"link set {wire.entry} up" for wire in self._wires],
+        )
         for i, region in enumerate(plan.regions):
             self._add_region(i, region)
 
@@ -148,17 +154,42 @@ class PlanTopo(Topo):
         hosts, others = plan.hosts_of(region), [j for j in range(len(plan.regions)) if j != i]
         shapes = {f"lan{k}": lan for k in range(len(hosts))}
         shapes |= {f"wan{j}": Shape.of_wan(plan.wan[region, plan.regions[j]]) for j in others}
-        self.addHost(router_name(i), cls=Machine, shapes=shapes, sysctls=_ROUTER,
-                     ip_commands=_router_commands(i, len(hosts), others))
+        self.addHost(
+            router_name(i),
+            cls=Machine,
+            shapes=shapes,
+            sysctls=_ROUTER,
+            ip_commands=_router_commands(i, len(hosts), others),
+        )
         for k, host in enumerate(hosts):
             name = node_name(i, host)
-            self.addHost(name, cls=Machine, address=f"10.{i + 1}.{k}.2", shapes={"eth0": lan},
-                         sysctls=_endpoint_sysctls(plan), ip_commands=_host_commands(plan, i, k))
-            self.addLink(name, router_name(i), cls=Cable, intfName1="eth0", intfName2=f"lan{k}",
-                         addr1=_mac(i, k, 2), addr2=_mac(i, k, 1))
+            self.addHost(
+                name,
+                cls=Machine,
+                address=f"10.{i + 1}.{k}.2",
+                shapes={"eth0": lan},
+                sysctls=_endpoint_sysctls(plan),
+                ip_commands=_host_commands(plan, i, k),
+            )
+            self.addLink(
+                name,
+                router_name(i),
+                cls=Cable,
+                intfName1="eth0",
+                intfName2=f"lan{k}",
+                addr1=_mac(i, k, 2),
+                addr2=_mac(i, k, 1),
+            )
         for j in others:
-            self.addLink(router_name(i), WIRES, cls=Cable, intfName1=f"wan{j}", intfName2=f"w{i}-{j}",
-                         addr1=_wan_mac(i, j), addr2=_wire_mac(i, j))
+            self.addLink(
+                router_name(i),
+                WIRES,
+                cls=Cable,
+                intfName1=f"wan{j}",
+                intfName2=f"w{i}-{j}",
+                addr1=_wan_mac(i, j),
+                addr2=_wire_mac(i, j),
+            )
 
     @cached_property
     def _wires(self) -> list[delay.Wire]:

@@ -22,6 +22,7 @@ from testbed.fabrics.base import Fabric, SavedStates
 from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.fabrics.mininet.actor import Place, RoleActor
 from testbed.fabrics.mininet.wire import Endpoint
+from testbed.record import lines
 from testbed.record.events import LinkBytes
 from testbed.systems import System
 from testbed.wan.plan import Roles, kind_of
@@ -42,7 +43,6 @@ class MininetFabric(Fabric):
     assembly : the experiment's parts, for this process
     device : where the actors' math runs
     scratch : a folder of the run's own with a short path, for Ray's sockets and logs
-    on_progress : called about once a second while a segment plays, with the run's clock and the WAN's bytes so far
     """
 
     name = "mininet"
@@ -52,14 +52,12 @@ class MininetFabric(Fabric):
         assembly: Assembly,
         device: str,
         scratch: Path,
-        on_progress: Callable[[float, int], None] = lambda clock_s, wan_bytes: None,
     ) -> None:
-        self.record = lambda event: None
+        self.record = self.observe = lambda event: None
         self.dilation = choose_dilation(assembly)
         self._assembly = assembly
         self._experiment = assembly.experiment
         self._roles = self._experiment.roles
-        self._on_progress = on_progress
         self._system: System
         self._clock_s = 0.0
         self._actors: dict[str, ActorHandle] = {}
@@ -85,20 +83,21 @@ class MininetFabric(Fabric):
     def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
         self._system = self._assembly.system(system, seed)
         self._clock_s = clock_s
+        self._events = lines.Follower(records / lines.FILE_NAME)
         self._all("begin", system, seed, str(checkpoint) if checkpoint else None, str(records))
 
     def segment(self, stop_at: int) -> float:
         start_s = monotonic() + LEAD_S
         meter = _Meter(self, start_s, self._clock_s)
-        pending = {
-            actor.segment.remote(stop_at, start_s, self._clock_s): role for role, actor in self._actors.items()
-        }
+        pending = {actor.segment.remote(stop_at, start_s, self._clock_s): role for role, actor in self._actors.items()}
         clocks = []
         while pending:
             done, _ = ray.wait(list(pending), timeout=meter.until_next_s())
             for reference in done:
                 clocks.append(_answer(pending.pop(reference), reference))
             meter.sample_when_due()
+            for event in self._events.new():
+                self.observe(event)
         self._clock_s = max(clocks)
         meter.close(self._clock_s)
         return self._clock_s
@@ -142,13 +141,13 @@ class _Meter:
     def __init__(self, fabric: MininetFabric, start_s: float, clock_s: float) -> None:
         self._fabric = fabric
         self._start_s = start_s
-        self._clock0_s = self._since_s = clock_s
+        self._first_s = self._since_s = clock_s
         self._interval_s = fabric._experiment.run.link_interval_s
         self._next_s = (math.floor(clock_s / self._interval_s) + 1) * self._interval_s
-        self._before = self._first = fabric.sent_bytes()
+        self._before = fabric.sent_bytes()
 
     def _now(self) -> float:
-        return self._clock0_s + (monotonic() - self._start_s) / self._fabric.dilation
+        return self._first_s + (monotonic() - self._start_s) / self._fabric.dilation
 
     def until_next_s(self) -> float:
         """Real seconds until the next sample is due."""
@@ -159,8 +158,6 @@ class _Meter:
         if now_s >= self._next_s:
             self._sample(now_s)
             self._next_s = (math.floor(now_s / self._interval_s) + 1) * self._interval_s
-        wan = sum(total - self._first[link] for link, total in self._before.items() if "/" not in link)
-        self._fabric._on_progress(now_s, wan)
 
     def close(self, clock_s: float) -> None:
         self._sample(clock_s)
@@ -170,9 +167,7 @@ class _Meter:
         for link, total in totals.items():
             if crossed := total - self._before[link]:
                 interval_s = clock_s - self._since_s
-                self._fabric.record(
-                    LinkBytes(time_s=clock_s, link=link, interval_s=interval_s, wire_bytes=crossed)
-                )
+                self._fabric.record(LinkBytes(time_s=clock_s, link=link, interval_s=interval_s, wire_bytes=crossed))
         self._before, self._since_s = totals, clock_s
 
 

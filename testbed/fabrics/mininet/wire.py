@@ -46,9 +46,7 @@ class Wire:
     max_bytes : larger frames are refused before they are allocated
     """
 
-    def __init__(
-        self, netns_pid: int, endpoints: Mapping[str, Endpoint], mailbox: Mailbox, max_bytes: int
-    ) -> None:
+    def __init__(self, netns_pid: int, endpoints: Mapping[str, Endpoint], mailbox: Mailbox, max_bytes: int) -> None:
         self._mailbox = mailbox
         self._sockets: dict[str, zmq.asyncio.Socket] = {}
         self._tasks: list[asyncio.Task[None]] = []

@@ -11,9 +11,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, ParamSpec, TypeVar
 
+from testbed.compute import ComputeModel
 from testbed.errors import RoleDied, RunError, TestbedError
 from testbed.fabrics.base import Fabric, Record, state_path
-from testbed.compute import ComputeModel
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.network import Connection, Network
 from testbed.message import Message
@@ -88,7 +88,7 @@ class VirtualFabric(Fabric):
         make_system: Callable[[str, int], System],
         link_interval_s: float = 1.0,
     ) -> None:
-        self.record = lambda event: None
+        self.record = self.observe = lambda event: None
         self.messages = 0  # sent in all segments so far
         self._plan, self._roles, self._compute = plan, roles, compute
         self._make_system = make_system
@@ -111,9 +111,7 @@ class VirtualFabric(Fabric):
         loop = VirtualLoop(self._clock_s, partial(_who_waits, nodes), meter.before_jump)
         network = meter.network = Network(self._plan, loop)
         for name in self._roles.all:
-            nodes[name] = VirtualNode(
-                name, self._roles, self._compute, network, loop, lambda event: self.record(event)
-            )
+            nodes[name] = VirtualNode(name, self._roles, self._compute, network, loop, lambda event: self.record(event))
         for node in nodes.values():
             for peer in node.neighbours:
                 deliver = partial(nodes[peer].mailbox.deliver, node.name)
@@ -179,19 +177,13 @@ class _LinkMeter:
         totals = self.network.wire_bytes(end_s)
         for link, total in totals.items():
             if crossed := total - self._before.get(link, 0):
-                self._record(
-                    LinkBytes(
-                        time_s=end_s, link=link, interval_s=end_s - self._since_s, wire_bytes=crossed
-                    )
-                )
+                self._record(LinkBytes(time_s=end_s, link=link, interval_s=end_s - self._since_s, wire_bytes=crossed))
         self._before = totals
         self._since_s = end_s
 
 
 def _who_waits(nodes: Mapping[str, VirtualNode]) -> str:
-    waits = [
-        f"{name} for {', '.join(waiting)}" for name, node in nodes.items() if (waiting := node.mailbox.awaited())
-    ]
+    waits = [f"{name} for {', '.join(waiting)}" for name, node in nodes.items() if (waiting := node.mailbox.awaited())]
     return "; ".join(waits) or "nothing is scheduled"
 
 

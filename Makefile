@@ -1,0 +1,77 @@
+# Everything a user types; `make help` lists it. Each variable below becomes an option of the command `testbed`.
+
+TARGET  ?= cifarnet
+FABRIC  ?=
+SYSTEMS ?=
+SEEDS   ?=
+STEPS   ?=
+PROFILE ?=
+DEVICE  ?=
+COMPUTE ?=
+SCALE   ?=
+OUT     ?=
+RUN     ?=
+TRACE   ?=
+TORCH   ?= torch==2.13.0
+PYTHON  ?= python3
+
+VENV    := .venv
+BIN     := $(VENV)/bin
+TESTBED := $(BIN)/testbed
+
+options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEMS)") $(if $(SEEDS),--seeds "$(SEEDS)") \
+          $(if $(STEPS),--set training.steps=$(STEPS)) $(if $(PROFILE),--set topology.profile=$(PROFILE)) \
+          $(if $(COMPUTE),--set compute.device=$(COMPUTE)) $(if $(SCALE),--scale $(SCALE)) \
+          $(if $(DEVICE),--device $(DEVICE)) $(if $(OUT),--out "$(OUT)")
+
+.PHONY: help setup setup-dev check test test-fast experiment replay plots fidelity clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "variables: TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE SCALE OUT RUN TRACE (and TORCH, PYTHON for setup)"
+	@echo 'example:   make experiment TARGET=cifarnet SYSTEMS="baseline weightgrad" STEPS=50 OUT=/tmp/results'
+
+setup: $(VENV)/.ready  ## make the virtual environment (quick when nothing changed)
+
+setup-dev: $(VENV)/.ready-dev
+
+# torch first, so that nothing else chooses its build; then the testbed with what emulation needs.
+$(VENV)/.ready: setup.cfg pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[emulation]'
+	touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[emulation,dev]'
+	touch $@
+
+check: setup-dev  ## ruff, mypy, and the one-way dependencies
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: setup-dev  ## the whole test suite
+	$(BIN)/python -m pytest
+
+test-fast: setup-dev  ## the unit tests alone, under 90 s
+	$(BIN)/python -m pytest -m "not slow and not emulation"
+
+experiment: setup  ## run TARGET and report on it: make experiment TARGET=cifarnet
+	$(TESTBED) run $(TARGET) $(options)
+
+replay: setup  ## run TARGET while its WAN follows TRACE: make replay TRACE=topologies/traces/outage.csv
+	$(if $(TRACE),,$(error name the trace: make replay TARGET=cifarnet TRACE=topologies/traces/outage.csv))
+	$(TESTBED) run $(TARGET) $(options) --trace "$(TRACE)"
+
+plots: setup  ## draw a run's tables and plots again: make plots RUN=results/cifarnet/<run>
+	$(if $(RUN),,$(error name the run: make plots RUN=results/cifarnet/<run>))
+	$(TESTBED) plot "$(RUN)"
+
+fidelity: setup  ## does the emulated network do what PROFILE says?
+	$(TESTBED) fidelity $(or $(PROFILE),weightgrad-ec2) $(if $(OUT),--out "$(OUT)")
+
+clean:  ## delete what killed runs left, caches and the virtual environment; results stay
+	test ! -x $(TESTBED) || $(TESTBED) clean
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,150 @@
+"""The command `testbed`; thin: every sub-command parses its options and calls one function.
+
+Exit codes: 0 fine, 1 the run failed or was stopped, 2 the input is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from testbed import __version__
+from testbed.errors import InputError, TestbedError
+
+DESCRIPTION = "Train one model across emulated data centers and compare geo-distributed training systems."
+RUN_EXAMPLES = """\
+examples:
+  testbed run cifarnet                                     every system of the experiment, on the best fabric
+  testbed run cifarnet --systems baseline,weightgrad --seeds 0,1,2
+  testbed run cifarnet --fabric virtual --set compute.device=m60 --set training.steps=400
+  testbed run my.toml --scale paper --device cuda
+  testbed run --resume results/cifarnet/20260101-120000-virtual
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    try:
+        return options.command(options)
+    except TestbedError as error:
+        print(f"testbed: error: {error}", file=sys.stderr)
+        _log_notes(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("testbed: stopped", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _log_notes(error: TestbedError) -> None:
+    """A role's traceback goes to the log on standard error, below the one line."""
+    for note in getattr(error, "__notes__", ()):
+        print(note, file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="testbed", description=DESCRIPTION)
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(
+        name: str, function: Callable[[argparse.Namespace], int], text: str, **more: str
+    ) -> argparse.ArgumentParser:
+        sub = commands.add_parser(
+            name,
+            help=text,
+            description=text[:1].upper() + text[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **more,
+        )
+        sub.set_defaults(command=function)
+        return sub
+
+    run = command("run", _run, "run an experiment and report on it", epilog=RUN_EXAMPLES)
+    run.add_argument("file", nargs="?", help="an experiment: its name in experiments/, or a TOML file")
+    run.add_argument("--fabric", choices=("auto", "mininet", "virtual"), help="default: the file's, which is auto")
+    run.add_argument("--systems", type=_names, default=(), metavar="A,B", help="run only these systems")
+    run.add_argument("--seeds", type=_numbers, default=(), metavar="0,1", help="run each system with these seeds")
+    run.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="change a key of the file, e.g. training.steps=50; may be repeated",
+    )
+    run.add_argument("--scale", default="", help="take the file's [scale.NAME], e.g. paper")
+    run.add_argument("--device", default="cpu", help="where the math runs: cpu or cuda")
+    run.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where records go (results)")
+    run.add_argument("--resume", type=Path, metavar="RUN", help="go on with an interrupted run")
+
+    plot = command("plot", _plot, "draw a run's tables and plots again, from its records alone")
+    plot.add_argument("run", type=Path, help="results/<target>/<run>")
+
+    compare = command("compare", _compare, "set the systems of one or more runs side by side")
+    compare.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    compare.add_argument("--mixed", action="store_true", help="also compare runs on different data, models or networks")
+
+    clean = command("clean", _clean, "delete what killed runs have left: half-written checkpoints, empty folders")
+    clean.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where records are (results)")
+    return parser
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.replace(",", " ").split() if name)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in _names(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers, e.g. 0,1,2") from None
+
+
+def _run(options: argparse.Namespace) -> int:
+    from testbed.launch import launch, relaunch
+
+    if options.resume is not None:
+        if options.file:
+            raise InputError("give either an experiment or --resume RUN, not both")
+        return relaunch(options.resume)
+    if not options.file:
+        raise InputError("name an experiment, e.g. testbed run cifarnet; see experiments/")
+    overrides = list(options.overrides)
+    if options.fabric:
+        overrides.append(f"run.fabric={options.fabric}")
+    return launch(options.file, overrides, options.scale, options.systems, options.seeds, options.device, options.out)
+
+
+def _plot(options: argparse.Namespace) -> int:
+    from testbed.report.tables import show
+    from testbed.report.write import write_report
+
+    run, frame = write_report(options.run)
+    show(run, frame)
+    print(f"written: {run.folder / 'summary.md'}, {run.folder / 'comparison.png'}")
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from testbed.report.compare import compare, load_all, show
+
+    show(compare(load_all(options.runs), mixed=options.mixed), Console())
+    return 0
+
+
+def _clean(options: argparse.Namespace) -> int:
+    from testbed.checkpoint import sweep
+
+    for path in sweep(options.out):
+        print(f"deleted {path}")
+    return 0

@@ -1,0 +1,122 @@
+"""Events become frames: means over workers, bytes per second, to the byte."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.errors import InputError
+from testbed.record import frames, lines
+from testbed.record.events import Checkpointed, Evaluated, Event, LinkBytes, StepDone, Threshold
+from testbed.record.recorder import Recorder
+
+
+def parse(folder: Path, *events: Event) -> frames.Frames:
+    path = folder / lines.FILE_NAME
+    path.write_bytes(b"".join(map(lines.encode, events)))
+    return frames.parse(path)
+
+
+def done(step: int, worker: int, time_s: float, loss: float, compute_s: float = 1.0) -> StepDone:
+    return StepDone(time_s=time_s, node=f"a/w{worker}", step=step, loss=loss, compute_s=compute_s)
+
+
+def sent(end_s: float, interval_s: float, wire_bytes: int, link: str = "a>b") -> LinkBytes:
+    return LinkBytes(time_s=end_s, link=link, interval_s=interval_s, wire_bytes=wire_bytes)
+
+
+def test_a_step_is_the_mean_over_workers_and_ends_with_the_last(tmp_path: Path) -> None:
+    events = done(0, 0, 1.5, 2.0, 0.5), done(0, 1, 1.25, 4.0, 1.0), done(1, 1, 2.0, 1.0)
+    frame = parse(tmp_path, *events).steps
+    assert frame.to_dict("list") == {
+        "step": [0, 1],
+        "time_s": [1.5, 2.0],
+        "loss": [3.0, 1.0],
+        "compute_s": [0.75, 1.0],
+        "workers": [2, 1],
+    }
+
+
+def test_one_worker_that_diverged_is_not_averaged_away(tmp_path: Path) -> None:
+    frame = parse(tmp_path, done(0, 0, 1.0, 2.0), done(0, 1, 1.0, math.inf), done(1, 0, 2.0, 2.0)).steps
+    assert math.isnan(frame["loss"][0]) and frame["loss"][1] == 2.0
+
+
+def test_bytes_fall_into_the_seconds_they_were_sent_in(tmp_path: Path) -> None:
+    frame = parse(
+        tmp_path, sent(0.5, 0.5, 100), sent(1.0, 0.5, 11), sent(2.5, 1.5, 300), sent(1.0, 1.0, 7, "b>a")
+    ).links
+    by_link = {link: group.set_index("second")["wire_bytes"].to_dict() for link, group in frame.groupby("link")}
+    assert by_link == {"a>b": {0: 111, 1: 200, 2: 100}, "b>a": {0: 7}}
+
+
+def test_an_idle_second_is_zero_and_one_before_the_measurement_is_absent(tmp_path: Path) -> None:
+    frame = parse(tmp_path, sent(4.0, 1.0, 5), sent(7.0, 1.0, 6)).links
+    assert frame.set_index("second")["wire_bytes"].to_dict() == {3: 5, 4: 0, 5: 0, 6: 6}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    intervals=st.lists(
+        st.tuples(st.floats(0.001, 3.7), st.floats(0, 2.5), st.integers(0, 2**40)), min_size=1, max_size=30
+    )
+)
+def test_no_byte_is_lost_or_made_up(
+    tmp_path_factory: pytest.TempPathFactory, intervals: list[tuple[float, float, int]]
+) -> None:
+    events, now_s = [], 0.0
+    for interval_s, pause_s, wire_bytes in intervals:
+        now_s += pause_s + interval_s
+        events.append(sent(now_s, interval_s, wire_bytes))
+    frame = parse(tmp_path_factory.mktemp("run"), *events).links
+    assert frame["wire_bytes"].sum() == sum(wire_bytes for *_, wire_bytes in intervals)
+    assert (frame["wire_bytes"] >= 0).all()
+    assert (np.diff(frame["second"]) == 1).all()
+
+
+def test_a_clock_no_run_can_have_is_refused_before_memory_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="link a>b"):
+        parse(tmp_path, sent(1e15, 1.0, 5))
+
+
+def test_other_events_keep_their_fields_and_order(tmp_path: Path) -> None:
+    threshold = Threshold(time_s=2.0, node="a/lps", step=3, significance=5.0, threshold=4.0)
+    parse(tmp_path, done(0, 0, 1.0, 2.0), threshold, sent(1.0, 1.0, 5), Checkpointed(time_s=3.0, step=4))
+    frame = frames.other_events(tmp_path / lines.FILE_NAME)
+    assert list(frame["event"]) == ["threshold", "checkpointed"]
+    assert frame["significance"][0] == 5.0 and pd.isna(frame["significance"][1])
+    assert list(frame["step"]) == [3, 4] and frame["node"][0] == "a/lps"
+
+
+def test_frames_come_back_from_parquet_as_they_were(tmp_path: Path) -> None:
+    test = Evaluated(time_s=9.0, step=2, model="quantized", loss=1.5, accuracy=0.47, images=2000)
+    with Recorder(tmp_path) as recorder:
+        for event in (done(0, 0, 1.0, 2.0), sent(1.5, 1.5, 5), test):
+            recorder.record(event)
+    recorder.finish()
+    parsed = frames.parse(tmp_path / lines.FILE_NAME)
+    for name in frames.DTYPES:
+        pd.testing.assert_frame_equal(frames.read(tmp_path, name), getattr(parsed, name), check_dtype=name == "steps")
+    assert frames.link_totals(tmp_path) == {"a>b": 5}
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_parquet_that_is_older_than_the_events_or_damaged_is_not_used(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.record(done(0, 0, 1.0, 2.0))
+    recorder.finish()
+    path = tmp_path / lines.FILE_NAME
+    with path.open("ab") as file:
+        file.write(lines.encode(done(1, 0, 2.0, 2.0)))
+    assert frames.read(tmp_path, "steps") is None
+    path.unlink()
+    assert len(frames.read(tmp_path, "steps")) == 1  # the events were thrown away to save space: the frame stands
+    (tmp_path / "steps.parquet").write_bytes(b"PAR1 nonsense")
+    assert frames.read(tmp_path, "steps") is None
+    assert frames.read(tmp_path, "nothing") is None

@@ -1,0 +1,78 @@
+"""The facts of a run: complete, readable by other versions, and never in the way of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.errors import InputError
+from testbed.record import info
+from testbed.record.files import replacing, write_whole
+from testbed.record.info import Environment, LinkInfo, ResultInfo, RunInfo
+
+
+def test_facts_come_back_as_written(tmp_path: Path) -> None:
+    facts = RunInfo(
+        target="cifarnet",
+        experiment={"training": {"steps": 400}},
+        network={"us-east-1>us-east-2": LinkInfo(goodput_mbit=327.0, rtt_ms=12.0)},
+        seeds=[0, 1],
+        environment=info.environment(),
+    )
+    info.write_info(tmp_path / "new" / "run", facts)
+    assert info.read_info(tmp_path / "new" / "run", RunInfo) == facts
+
+
+def test_a_record_of_another_version_reads(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"target": "cifarnet", "unheard_of": 1}')
+    assert info.read_info(tmp_path, RunInfo) == RunInfo(target="cifarnet")
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"dilation": "four"}', "[]"])
+def test_a_damaged_file_is_named_in_one_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(InputError, match=r"run\.json") as caught:
+        info.read_info(tmp_path, RunInfo)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"run\.json: No such file"):
+        info.read_info(tmp_path, ResultInfo)
+
+
+def test_the_hash_depends_on_values_and_not_on_the_order_of_keys() -> None:
+    assert info.hash_of({"a": 1, "b": {"c": 2, "d": 3}}) == info.hash_of({"b": {"d": 3, "c": 2}, "a": 1})
+    assert info.hash_of({"a": 1}) != info.hash_of({"a": 2})
+
+
+def test_the_environment_names_machine_and_packages() -> None:
+    found = info.environment()
+    assert found.kernel and found.python and found.cores
+    assert "numpy" in found.packages
+
+
+def test_the_environment_is_described_where_git_and_proc_are_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def refuse(*arguments: object, **options: object) -> str:
+        raise PermissionError("not readable")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(info.os, "sysconf", refuse)
+    found = info.environment()
+    assert isinstance(found, Environment)
+    assert found.commit == "" and found.dirty is None and found.memory_bytes is None
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "summary.csv"
+    write_whole(path, "old")
+    with pytest.raises(RuntimeError), replacing(path) as temporary:
+        temporary.write_text("half of the n")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert [child.name for child in tmp_path.iterdir()] == ["summary.csv"]

@@ -1,0 +1,59 @@
+"""One event a line: what is written is read, what is damaged is left out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.record import lines
+from testbed.record.events import Exchange, Guard, LinkBytes, RunEnded, StepDone
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(time_s=finite, step=st.integers(0, 2**31), loss=finite, node=st.text(max_size=20))
+def test_what_is_encoded_is_decoded(time_s: float, step: int, loss: float, node: str) -> None:
+    event = StepDone(time_s=time_s, node=node, step=step, loss=loss, compute_s=0.5)
+    line = lines.encode(event)
+    assert lines.decode(line) == event
+    assert line.count(b"\n") == 1 and line.startswith(lines.STEP_PREFIX)
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_no_number_is_read_as_nan(loss: float) -> None:
+    event = lines.decode(lines.encode(StepDone(time_s=1.0, step=3, loss=loss, compute_s=0.5)))
+    assert isinstance(event, StepDone) and math.isnan(event.loss) and event.step == 3
+
+
+@pytest.mark.parametrize("line", [b"", b"{", b"[]\n", b"null\n", b'{"event":"unheard-of"}\n', b'{"event":"step"}\n'])
+def test_a_damaged_or_unknown_line_is_none(line: bytes) -> None:
+    assert lines.decode(line) is None
+
+
+def test_events_begin_as_the_prefixes_say() -> None:
+    link = LinkBytes(time_s=1.0, link="a>b", interval_s=1.0, wire_bytes=3)
+    assert lines.encode(link).startswith(lines.LINK_PREFIX)
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / lines.FILE_NAME
+    first = lines.encode(Guard(time_s=1.0, guard="T"))
+    path.write_bytes(first + b'{"event":"gua')
+    assert list(lines.whole_lines(path)) == [first]
+    assert lines.is_torn(path)
+    path.write_bytes(first)
+    assert not lines.is_torn(path)
+
+
+def test_the_last_event_is_found_behind_a_long_file(tmp_path: Path) -> None:
+    path = tmp_path / lines.FILE_NAME
+    long = lines.encode(Exchange(time_s=1.0, round=1, included=["us-east-1"] * 2000, reason="significant"))
+    end = RunEnded(time_s=2.0, step=9, how="failed", error="us-east-1/w0: out of memory")
+    path.write_bytes(long * 10 + lines.encode(end))
+    assert lines.last_event(path) == end
+    path.write_bytes(b"")
+    assert lines.last_event(path) is None
