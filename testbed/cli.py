@@ -55,14 +55,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(
-        name: str, function: Callable[[argparse.Namespace], int], text: str, **more: str
+        name: str, function: Callable[[argparse.Namespace], int], text: str, epilog: str | None = None
     ) -> argparse.ArgumentParser:
         sub = commands.add_parser(
             name,
             help=text,
             description=text[:1].upper() + text[1:] + ".",
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            **more,
+            epilog=epilog,
         )
         sub.set_defaults(command=function)
         return sub
@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         help="change a key of the file, e.g. training.steps=50; may be repeated",
     )
     run.add_argument("--scale", default="", help="take the file's [scale.NAME], e.g. paper")
+    run.add_argument("--trace", metavar="CSV", help="let the WAN's capacity follow a trace, see topologies/traces/")
     run.add_argument("--device", default="cpu", help="where the math runs: cpu or cuda")
     run.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where records go (results)")
     run.add_argument("--resume", type=Path, metavar="RUN", help="go on with an interrupted run")
@@ -120,6 +121,8 @@ def _run(options: argparse.Namespace) -> int:
     overrides = list(options.overrides)
     if options.fabric:
         overrides.append(f"run.fabric={options.fabric}")
+    if options.trace:
+        overrides.append(f"topology.trace={options.trace}")
     return launch(options.file, overrides, options.scale, options.systems, options.seeds, options.device, options.out)
 
 
@@ -134,11 +137,10 @@ def _plot(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from rich.console import Console
+    from testbed.report.compare import compare, load_all
+    from testbed.report.tables import show_compared
 
-    from testbed.report.compare import compare, load_all, show
-
-    show(compare(load_all(options.runs), mixed=options.mixed), Console())
+    show_compared(compare(load_all(options.runs), mixed=options.mixed))
     return 0
 
 

@@ -21,7 +21,9 @@ from testbed.learning import models
 from testbed.learning.config import Data, Training
 from testbed.systems import SYSTEMS, Options
 from testbed.wan import profile as profiles
+from testbed.wan import trace as traces
 from testbed.wan.plan import NetworkPlan, Roles
+from testbed.wan.trace import Trace
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 
@@ -36,11 +38,16 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[topology]`: the WAN profile, the regions that hold data, and where the global server stands."""
+    """`[topology]`: the WAN profile, the regions that hold data, and where the global server stands.
+
+    `trace` is a file that says how the WAN's capacity changes over the run (`testbed.wan.trace`), by its path or its
+    name in `topologies/traces/`.
+    """
 
     profile: str
     regions: Annotated[list[str], msgspec.Meta(min_length=1)]
     server_region: str
+    trace: str | None = None
     workers_per_region: Annotated[int, msgspec.Meta(ge=1, le=5)] = 4  # at most 5 an LPS: WeightGrad, B.2
 
 
@@ -108,6 +115,14 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def plan(self) -> NetworkPlan:
         return NetworkPlan(self.roles.all, profiles.load(self.topology.profile))
+
+    @property
+    def trace(self) -> Trace | None:
+        if self.topology.trace is None:
+            return None
+        path = Path(self.topology.trace)
+        stored = traces.TRACES / f"{path.name.removesuffix('.csv')}.csv"
+        return traces.load(stored if not path.is_file() and stored.is_file() else path, self.plan.regions)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` takes back."""
@@ -208,6 +223,10 @@ def _check_names(experiment: Experiment, source: str) -> None:
             )
     if len(set(top.regions)) < len(top.regions):
         raise InputError(f"{source}: topology.regions: a region is named twice")
+    try:
+        experiment.trace  # noqa: B018 - read for its errors
+    except InputError as error:
+        raise InputError(f"{source}: topology.trace: {error}") from None
 
 
 def _check_keys(value: Any, kind: inspect.Type, source: str, path: str) -> None:

@@ -202,7 +202,7 @@ class _Play:
             for layer in self.assembly.model.layout
         }
         with (self.folder / MODEL_FILE).open("wb") as file:
-            np.savez_compressed(file, **arrays)
+            np.savez(file, allow_pickle=False, **arrays)
 
     def _record(self, event: Event) -> None:
         self.recorder.record(event)
@@ -265,6 +265,7 @@ def _open_fabric(name: str, assembly: Assembly, device: str, scratch: Path) -> F
         compute_model(experiment.compute.device),
         assembly.system,
         experiment.run.link_interval_s,
+        experiment.trace,
     )
 
 

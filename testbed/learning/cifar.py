@@ -31,8 +31,8 @@ RECORD_BYTES = 1 + 3 * 32 * 32
 RECORDS = 10_000  # in each batch
 BINARY, BINARY_FILES = "cifar-10-batches-bin", (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 PYTHON, PYTHON_FILES = "cifar-10-batches-py", (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-# Labels and file names come on top of the pixels: under 40 bytes a record in the official files.
-PYTHON_MAX_BYTES_PER_RECORD = RECORD_BYTES + 256
+# Pixels are up to twice their size when Python 3 writes a file that Python 2 can read; labels and names come on top.
+PYTHON_MAX_BYTES_PER_RECORD = 2 * RECORD_BYTES + 256
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"

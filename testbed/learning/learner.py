@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,10 +29,12 @@ def device(name: str) -> torch.device:
     InputError
         There is no such device, or torch cannot use it here.
     """
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise InputError(f"device '{name}' is unknown; use cpu, cuda or cuda:<number>")
+    chosen = torch.device(name)
     try:
-        chosen = torch.device(name)
         torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"device '{name}' cannot be used: {reason}; use cpu, or a torch build with CUDA") from None
     return chosen

@@ -118,6 +118,7 @@ def forward_flops(name: str, classes: int = 10) -> int:
     """
     with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():
         build(name, classes)(torch.empty(1, *spec(name).input_size))
+    # A batched product is a normalisation's (lrn.py), never a layer's.
     counts = counter.get_flop_counts()["Global"]
     return sum(count for operation, count in counts.items() if "bmm" not in str(operation))
 

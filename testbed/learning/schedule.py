@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-Rate = Annotated[float, msgspec.Meta(gt=0)]
+Rate = Annotated[float, msgspec.Meta(gt=0, le=1e6)]  # the upper bound keeps infinity out
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 

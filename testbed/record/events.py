@@ -58,6 +58,22 @@ class LinkBytes(Event, tag="link", frozen=True, kw_only=True):
     wire_bytes: int
 
 
+class Sent(Event, tag="sent", frozen=True, kw_only=True):
+    """What `node` has sent to `peer` in the segment that ended: messages, and their bytes as TCP carries them."""
+
+    peer: str
+    messages: int
+    nbytes: int
+
+
+class Capacity(Event, tag="capacity", frozen=True, kw_only=True):
+    """Trace replay: WAN link `link` ("src>dst") was set to `goodput_mbit`, `late_s` after the trace's time."""
+
+    link: str
+    goodput_mbit: float
+    late_s: float = 0.0
+
+
 class Exchange(Event, tag="exchange", frozen=True, kw_only=True):
     """WeightGrad: one round of the global exchange, seen by the GS (`included`: the regions averaged)."""
 

@@ -323,7 +323,7 @@ def _bars(axes: Axes, records: list[dict], metric: str, labels: list[str]) -> No
         )
         largest = max(largest, tip)
     axes.set_yticks(places, [style.label for style in styles])
-    axes.set_ylim(len(records) - 0.5, -0.5)
+    axes.set_ylim(max(len(records), 1) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
     if not len(known):

@@ -26,6 +26,7 @@ def number(value: float, digits: int = 3, most_decimals: int = 12) -> str:
         return NONE
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
+    value = float(f"{value:.{digits}g}") if abs(value) < 10**digits else value  # 0.9996 is 1.00, not 1.000
     decimals = min(most_decimals, max(0, digits - 1 - math.floor(math.log10(abs(value)))))
     return f"{value:,.{decimals}f}"
 

@@ -24,7 +24,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from testbed.errors import PeerLost, PeerTimeout, ProtocolError
 from testbed.message import Message
-from testbed.record.events import Event, StepDone
+from testbed.record.events import Event, Sent, StepDone
 from testbed.wan.plan import Roles, region_of
 
 T = TypeVar("T")
@@ -159,6 +159,7 @@ class Node(ABC):
         self.mailbox = Mailbox(neighbours)
         self._tasks: list[asyncio.Task[None]] = []
         self._servers: list[asyncio.Task[None]] = []
+        self._sent = {peer: [0, 0] for peer in neighbours}  # messages and bytes, this segment
         self._marked: set[str] = set()
         self._failure: asyncio.Future[None]
         self._busy_before_step_s = 0.0
@@ -174,7 +175,7 @@ class Node(ABC):
         """Let `seconds` of the run's clock pass."""
 
     @abstractmethod
-    async def send(self, peer: str, message: Message) -> None:
+    async def _transmit(self, peer: str, message: Message) -> None:
         """Hand a message to the transport; returns once it has been taken (queues are bounded)."""
 
     @abstractmethod
@@ -218,6 +219,13 @@ class Node(ABC):
         return self.roles.global_server
 
     # Messages
+
+    async def send(self, peer: str, message: Message) -> None:
+        """Send a message; returns once the transport has taken it, which its bounded queue may delay."""
+        sent = self._sent[peer]
+        sent[0] += 1
+        sent[1] += message.nbytes
+        await self._transmit(peer, message)
 
     async def recv(self, peer: str, timeout: float | None = None) -> Message:
         """The next message from `peer`.
@@ -354,11 +362,17 @@ class Node(ABC):
             done, _ = await asyncio.wait({main, self._failure}, return_when=asyncio.FIRST_COMPLETED)
             for finished in done:
                 finished.result()
+            self._record_sent()
         finally:
             self._failure.cancel()
             for task in (main, *self._tasks, *self._servers):
                 task.cancel()
             self._tasks, self._servers = [], []
+
+    def _record_sent(self) -> None:
+        for peer, (messages, nbytes) in self._sent.items():
+            self.record(Sent(time_s=self.now(), node=self.name, peer=peer, messages=messages, nbytes=nbytes))
+            self._sent[peer] = [0, 0]
 
     async def _segment(self, role: Coroutine[Any, Any, None]) -> None:
         await role

@@ -7,10 +7,11 @@ localization, ...).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from testbed.learning.optimizer import EMA, OptimizerState
+from testbed.learning.optimizer import EMA
 from testbed.systems.base import Task
 
 
@@ -27,14 +28,14 @@ class Replica:
 
     step: int
     weights: torch.Tensor
-    optimizer: OptimizerState
+    optimizer: Any  # the state of `training.optimizer`
     ema: EMA | None
 
     @classmethod
     def of(cls, task: Task, name: str) -> Replica:
         weights = task.initial.clone()
-        keeps_ema = task.training.ema_decay is not None and name == task.roles.workers[0]
-        ema = EMA.of(weights, task.training.ema_decay) if keeps_ema else None
+        decay = task.training.ema_decay
+        ema = EMA.of(weights, decay) if decay is not None and name == task.roles.workers[0] else None
         return cls(0, weights, task.training.optimizer.start(weights), ema)
 
     def update(self, task: Task, gradient: torch.Tensor, step: int) -> None:

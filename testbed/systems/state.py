@@ -30,7 +30,7 @@ def save(path: Path, state: Any) -> None:
 
     text = np.frombuffer(msgspec.json.encode(state, enc_hook=take), np.uint8)
     with path.open("wb") as file:
-        np.savez(file, state=text, **{str(k): array for k, array in enumerate(arrays)})
+        np.savez(file, allow_pickle=False, state=text, **{str(k): array for k, array in enumerate(arrays)})
 
 
 def load(path: Path, state: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,6 @@ from testbed.codecs.base import Key
 from testbed.codecs.floats import Float32
 from testbed.codecs.levels import LevelSum
 from testbed.codecs.ternary import Ternary
-from testbed.learning.optimizer import OptimizerState
 from testbed.message import Message
 from testbed.systems.base import Options, System, Task
 from testbed.systems.node import Node
@@ -50,7 +50,7 @@ class GlobalState:
 
     step: int
     weights: torch.Tensor | None
-    optimizer: OptimizerState | None
+    optimizer: Any
 
 
 class TernGrad(System):

@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import torch
@@ -36,7 +36,7 @@ import torch
 from testbed.codecs.base import Key
 from testbed.codecs.floats import Float32
 from testbed.codecs.ternary import Ternary, ThresholdTernary
-from testbed.learning.optimizer import EMA, SGD, Adam, AdamState, OptimizerState
+from testbed.learning.optimizer import EMA, SGD, Adam, AdamState
 from testbed.message import Message
 from testbed.record.events import Guard, Threshold
 from testbed.systems.base import Options, System, Task
@@ -97,7 +97,7 @@ class LPSState:
 
     step: int
     weights: torch.Tensor  # full precision
-    optimizer: OptimizerState
+    optimizer: Any  # the state of `training.optimizer`
     update: torch.Tensor  # g_u: applied since the last contribution
     residual: torch.Tensor  # what the exchange's quantizer left out (deterministic feedback)
     ema: EMA | None
@@ -296,16 +296,16 @@ class WeightGrad(System):
     def _reconcile(self, state: LPSState, pending: Pending, message: Message) -> None:
         """Take the mean of a round in; `numbers[0]` says whether this region's contribution is part of it."""
         mean = self._decode_update(message)
-        included = bool(message.numbers[0]) and pending.contribution is not None
+        own = pending.contribution if message.numbers[0] else None
         if self.options.reconcile == "exact":
-            if included:
-                state.weights.add_(pending.contribution)
+            if own is not None:
+                state.weights.add_(own)
             state.weights.sub_(mean)
         elif self.options.aggregate == "average" or pending.reference is None:
             state.weights.sub_(mean)
         elif torch.linalg.vector_norm(mean) > torch.linalg.vector_norm(pending.reference):
             state.weights.sub_(mean).add_(pending.reference)
-        if included:
+        if own is not None:
             pending.contribution = None
             pending.settled.set()
 

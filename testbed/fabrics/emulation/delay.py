@@ -93,13 +93,17 @@ class Netem:
         self._namespace.change_netem(wire.exit, wire.delay_s, bytes_per_s, NETEM_LIMIT)
 
     def found(self) -> dict[str, tuple[float, int]]:
-        answers = {name: self._namespace.netem(wire.exit) for name, wire in self._wires.items()}
-        return {name: (qdisc["delay_s"], qdisc["bytes_per_s"]) for name, qdisc in answers.items() if qdisc}
+        found = self._namespace.netems()
+        return {
+            name: (found[wire.exit].delay_s, found[wire.exit].bytes_per_s)
+            for name, wire in self._wires.items()
+            if wire.exit in found
+        }
 
     def report(self) -> dict[str, Any]:
         """`mechanism` and `drops` (frames, all wires); the kernel does not tell how late netem's frames leave."""
-        answers = [self._namespace.netem(wire.exit) for wire in self._wires.values()]
-        return {"mechanism": self.mechanism, "drops": sum(qdisc["drops"] for qdisc in answers if qdisc)}
+        drops = sum(netem.drops for netem in self._namespace.netems().values())
+        return {"mechanism": self.mechanism, "drops": drops}
 
     def close(self) -> None:
         self._namespace.close()

@@ -42,12 +42,12 @@ def main() -> None:
     while True:
         ready, _, _ = select.select([control, wakeup], [], [])
         for source in ready:
-            numbers = os.read(source, 64)
-            if not numbers:
+            came = os.read(source, 64)
+            if not came:
                 sys.exit(128 + signal.SIGKILL)  # the supervisor is gone
-            for number in numbers:
-                if number in PASSED_ON:
-                    os.kill(child, number)
+            for value in came:
+                if value in PASSED_ON:
+                    os.kill(child, value)
         status = _reap(child)
         if status is not None:
             code = os.waitstatus_to_exitcode(status)

@@ -123,6 +123,23 @@ class Counter:
     drops: int
 
 
+@dataclass(frozen=True)
+class Found:
+    """What the kernel says of an interface: its shape, and the packets that matched no class and passed unshaped."""
+
+    shape: Shape
+    direct_packets: int
+
+
+@dataclass(frozen=True)
+class Netem:
+    """What the kernel says of one netem; a rate of 0 is none."""
+
+    delay_s: float
+    bytes_per_s: int
+    drops: int
+
+
 class Namespace:
     """A netlink socket in one network namespace.
 
@@ -144,26 +161,22 @@ class Namespace:
                 found[self._name[qdisc["index"]]] = _counter(qdisc)
         return found
 
-    def shape(self, interface: str) -> Shape | None:
-        """What the interface is shaped to; None when any part of HTB, its class or its fifo is missing."""
-        index = self._index.get(interface)
-        if index is None:
-            return None
-        classes = [c for c in self._socket.get_classes(index=index) if c["handle"] == CLASS]
-        fifos = [q for q in self._qdiscs(index) if q["handle"] == FIFO and q.get_attr("TCA_KIND") == "bfifo"]
-        if len(classes) != 1 or len(fifos) != 1 or classes[0].get_attr("TCA_KIND") != "htb":
-            return None
-        parameters = classes[0].get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")
-        rate = min(parameters["rate"], parameters["ceil"])
-        burst = round(max(parameters["buffer"], parameters["cbuffer"]) * TICK_S * rate)
-        return Shape(rate, burst, _fifo_limit(fifos[0].get_attr("TCA_OPTIONS")))
-
-    def direct_packets(self, interface: str) -> int:
-        """Packets that HTB let pass unshaped because they matched no class."""
-        for qdisc in self._qdiscs(self._index[interface]):
-            if qdisc["handle"] == ROOT and qdisc.get_attr("TCA_KIND") == "htb":
-                return qdisc.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_INIT")["direct_pkts"]
-        return 0
+    def shapes(self) -> dict[str, Found]:
+        """Per interface how it is shaped; one whose HTB, class or fifo is missing is left out."""
+        fifos: dict[int, int] = {}
+        direct: dict[int, int] = {}
+        for qdisc in self._socket.get_qdiscs():
+            kind, options = qdisc.get_attr("TCA_KIND"), qdisc.get_attr("TCA_OPTIONS")
+            if qdisc["handle"] == ROOT and kind == "htb":
+                direct[qdisc["index"]] = options.get_attr("TCA_HTB_INIT")["direct_pkts"]
+            elif qdisc["handle"] == FIFO and kind == "bfifo":
+                fifos[qdisc["index"]] = _fifo_limit(options)
+        found = {}
+        for index in direct.keys() & fifos.keys():
+            for entry in self._socket.get_classes(index=index):
+                if entry["handle"] == CLASS:
+                    found[self._name[index]] = Found(_class_shape(entry, fifos[index]), direct[index])
+        return found
 
     def change(self, interface: str, shape: Shape) -> None:
         """Set another rate on running traffic: the class is changed in place, nothing queued is lost."""
@@ -179,19 +192,17 @@ class Namespace:
             quantum=QUANTUM_BYTES,
         )
 
-    def netem(self, interface: str) -> dict[str, Any] | None:
-        """Delay (s), rate (bytes/s) and limit (packets) of the netem at the root of an interface, if there is one."""
-        for qdisc in self._qdiscs(self._index.get(interface)):
+    def netems(self) -> dict[str, Netem]:
+        """Per interface the netem at its root."""
+        found = {}
+        for qdisc in self._socket.get_qdiscs():
             if qdisc["handle"] == ROOT and qdisc.get_attr("TCA_KIND") == "netem":
                 options = qdisc.get_attr("TCA_OPTIONS")
                 rate = options.get_attr("TCA_NETEM_RATE")
-                return {
-                    "delay_s": options["delay"] * TICK_S,
-                    "bytes_per_s": rate["rate"] if rate else 0,
-                    "limit": options["limit"],
-                    "drops": _counter(qdisc).drops,
-                }
-        return None
+                found[self._name[qdisc["index"]]] = Netem(
+                    options["delay"] * TICK_S, rate["rate"] if rate else 0, _counter(qdisc).drops
+                )
+        return found
 
     def change_netem(self, interface: str, delay_s: float, bytes_per_s: int, limit: int) -> None:
         """Set delay and rate of an interface's netem; packets already in it keep their times."""
@@ -208,14 +219,17 @@ class Namespace:
     def close(self) -> None:
         self._socket.close()
 
-    def _qdiscs(self, index: int | None) -> list[Any]:
-        return [qdisc for qdisc in self._socket.get_qdiscs() if qdisc["index"] == index]
-
 
 def _counter(message: Any) -> Counter:
     statistics = message.get_attr("TCA_STATS2")
     basic, queue = statistics.get_attr("TCA_STATS_BASIC"), statistics.get_attr("TCA_STATS_QUEUE")
     return Counter(basic["bytes"], basic["packets"], queue["drops"])
+
+
+def _class_shape(entry: Any, queue_bytes: int) -> Shape:
+    parameters = entry.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")
+    rate = min(parameters["rate"], parameters["ceil"])
+    return Shape(rate, round(max(parameters["buffer"], parameters["cbuffer"]) * TICK_S * rate), queue_bytes)
 
 
 def _fifo_limit(options: str) -> int:

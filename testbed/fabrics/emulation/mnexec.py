@@ -42,9 +42,8 @@ def _obey(libc: ctypes.CDLL, option: str, value: str) -> None:
         case "-c":
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         case "-d":
-            if os.getpgrp() == os.getpid():  # a group leader cannot start a session; its child can
-                if os.fork():
-                    os._exit(0)
+            if os.getpgrp() == os.getpid() and os.fork():
+                os._exit(0)  # a group leader cannot start a session; its child can
             os.setsid()
         case "-p":
             print(f"\001{os.getpid()}", flush=True)

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -66,7 +66,7 @@ def run(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
 
 def inside() -> bool:
     """Whether this process runs in a sandbox."""
-    return os.environ.get(MARK) == os.readlink("/proc/self/ns/pid")
+    return os.environ.get(MARK) == str(Path("/proc/self/ns/pid").readlink())
 
 
 def available() -> str | None:
@@ -139,10 +139,8 @@ def _passing_on(control: int) -> Iterator[None]:
     """Send the signals that come to this process through the pipe, but for those it was started to ignore."""
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        try:
+        with suppress(OSError):  # process 1 is gone: there is nobody left to tell
             os.write(control, bytes([number]))
-        except OSError:
-            pass  # process 1 is gone: there is nobody left to tell
 
     before = {number: signal.getsignal(number) for number in PASSED_ON}
     try:

@@ -59,7 +59,7 @@ class EmulatedNode(Node):
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds * self._dilation)
 
-    async def send(self, peer: str, message: Message) -> None:
+    async def _transmit(self, peer: str, message: Message) -> None:
         await self.wire.send(peer, message)
 
     async def compute(self, work: Work, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

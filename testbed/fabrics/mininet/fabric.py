@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
 
 import ray
 import torch
-from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayTaskError
 
 from testbed.assembly import Assembly
@@ -21,6 +21,7 @@ from testbed.experiment import Experiment
 from testbed.fabrics.base import Fabric, SavedStates
 from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.fabrics.mininet.actor import Place, RoleActor
+from testbed.fabrics.mininet.replay import TracePlayer
 from testbed.fabrics.mininet.wire import Endpoint
 from testbed.record import lines
 from testbed.record.events import LinkBytes
@@ -60,7 +61,7 @@ class MininetFabric(Fabric):
         self._roles = self._experiment.roles
         self._system: System
         self._clock_s = 0.0
-        self._actors: dict[str, ActorHandle] = {}
+        self._actors: dict[str, Any] = {}  # Ray's actor handles, whose methods no type checker knows
         self._network: EmulatedNetwork | None = None
         try:
             self._network = network = EmulatedNetwork(self._experiment.plan, self.dilation)
@@ -89,6 +90,27 @@ class MininetFabric(Fabric):
     def segment(self, stop_at: int) -> float:
         start_s = monotonic() + LEAD_S
         meter = _Meter(self, start_s, self._clock_s)
+        with self._replaying(start_s):
+            clocks = self._play(stop_at, start_s, meter)
+        self._clock_s = max(clocks)
+        meter.close(self._clock_s)
+        return self._clock_s
+
+    @contextmanager
+    def _replaying(self, start_s: float) -> Iterator[None]:
+        """Let the WAN follow the experiment's trace, if it has one, from `start_s` on the monotonic clock."""
+        trace, network = self._experiment.trace, self._network
+        if trace is None or network is None:
+            yield
+            return
+        player = TracePlayer(trace, network.set_rate, self._clock_s, start_s, self.dilation)
+        try:
+            yield
+        finally:
+            for change in player.stop():
+                self.record(change)
+
+    def _play(self, stop_at: int, start_s: float, meter: _Meter) -> list[float]:
         pending = {actor.segment.remote(stop_at, start_s, self._clock_s): role for role, actor in self._actors.items()}
         clocks = []
         while pending:
@@ -98,9 +120,7 @@ class MininetFabric(Fabric):
             meter.sample_when_due()
             for event in self._events.new():
                 self.observe(event)
-        self._clock_s = max(clocks)
-        meter.close(self._clock_s)
-        return self._clock_s
+        return clocks
 
     def save(self, folder: Path) -> None:
         self._all("save", str(folder))
@@ -110,7 +130,9 @@ class MininetFabric(Fabric):
 
     def _all(self, method: str, *arguments: Any) -> None:
         """Call a method of every actor at once and wait for all; the first failure is the run's."""
-        pending = {getattr(actor, method).remote(*arguments): role for role, actor in self._actors.items()}
+        pending: dict[Any, str] = {
+            getattr(actor, method).remote(*arguments): role for role, actor in self._actors.items()
+        }
         deadline_s = monotonic() + self._experiment.run.patience_s
         while pending:
             done, _ = ray.wait(list(pending), timeout=max(deadline_s - monotonic(), 0.0))
@@ -213,20 +235,19 @@ def _start_ray(scratch: Path) -> None:
     )
 
 
-def _start_actors(
-    experiment: Experiment, device: str, network: EmulatedNetwork, dilation: float
-) -> dict[str, ActorHandle]:
+def _start_actors(experiment: Experiment, device: str, network: EmulatedNetwork, dilation: float) -> dict[str, Any]:
     """One actor a role, all up."""
     endpoints = _endpoints(experiment.roles, network)
     on_gpu = experiment.roles.workers if device.startswith("cuda") else ()
     data = experiment.as_dict()
-    actors = {}
+    actor_class: Any = ray.remote(RoleActor)  # Ray's types do not know what options() returns
+    actors: dict[str, Any] = {}
     for role in experiment.roles.all:
         place = Place(role, network.hosts[role].netns_pid, endpoints[role], dilation)
         share = 1 / len(on_gpu) if role in on_gpu else 0
-        kind = ray.remote(num_cpus=0, num_gpus=share, max_concurrency=8, max_restarts=0)(RoleActor)
+        kind = actor_class.options(num_cpus=0, num_gpus=share, max_concurrency=8, max_restarts=0)
         actors[role] = kind.remote(data, device if role in on_gpu else "cpu", place)
-    starting = {actor.ready.remote(): role for role, actor in actors.items()}
+    starting: dict[Any, str] = {actor.ready.remote(): role for role, actor in actors.items()}
     done, late = ray.wait(list(starting), num_returns=len(starting), timeout=START_S)
     for reference in done:
         _answer(starting[reference], reference)

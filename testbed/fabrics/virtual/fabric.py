@@ -17,11 +17,12 @@ from testbed.fabrics.base import Fabric, Record, state_path
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.network import Connection, Network
 from testbed.message import Message
-from testbed.record.events import Event, LinkBytes
+from testbed.record.events import Capacity, Event, LinkBytes
 from testbed.systems import System
 from testbed.systems import state as state_file
 from testbed.systems.node import Node, Work
 from testbed.wan.plan import NetworkPlan, Roles
+from testbed.wan.trace import Change, Trace
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -46,7 +47,7 @@ class VirtualNode(Node):
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async def send(self, peer: str, message: Message) -> None:
+    async def _transmit(self, peer: str, message: Message) -> None:
         await self._network.send(self.connections[peer], message, message.nbytes)
 
     async def compute(self, work: Work, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -76,6 +77,7 @@ class VirtualFabric(Fabric):
     compute : what a computation is charged
     make_system : builds a system by name and seed
     link_interval_s : bytes per link are recorded this often
+    trace : how the WAN's capacity changes over the run
     """
 
     name = "virtual"
@@ -87,12 +89,14 @@ class VirtualFabric(Fabric):
         compute: ComputeModel,
         make_system: Callable[[str, int], System],
         link_interval_s: float = 1.0,
+        trace: Trace | None = None,
     ) -> None:
         self.record = self.observe = lambda event: None
         self.messages = 0  # sent in all segments so far
         self._plan, self._roles, self._compute = plan, roles, compute
         self._make_system = make_system
         self._link_interval_s = link_interval_s
+        self._trace = trace
         self._system: System
         self._states: dict[str, Any] = {}
         self._clock_s = 0.0
@@ -117,6 +121,8 @@ class VirtualFabric(Fabric):
                 deliver = partial(nodes[peer].mailbox.deliver, node.name)
                 node.connections[peer] = network.connect(node.name, peer, deliver)
         try:
+            if self._trace is not None:
+                self._replay(self._trace, network, loop)
             loop.run_until_complete(self._play(nodes, stop_at))
             meter.close(loop.time())
             self._clock_s = loop.time()
@@ -124,6 +130,24 @@ class VirtualFabric(Fabric):
         finally:
             _shut(loop)
         return self._clock_s
+
+    def _replay(self, trace: Trace, network: Network, loop: VirtualLoop) -> None:
+        """Set the rates in force now, and a timer for the next change, which sets one for the change after it."""
+        for (src, dst), goodput_mbit in trace.at(self._clock_s).items():
+            network.set_rate(src, dst, goodput_mbit * 1e6 / 8)
+        changes = trace.after(self._clock_s)
+
+        def arm() -> None:
+            if (change := next(changes, None)) is not None:
+                loop.call_at(change.time_s, apply, change)
+
+        def apply(change: Change) -> None:
+            network.set_rate(change.src, change.dst, change.goodput_mbit * 1e6 / 8)
+            link = f"{change.src}>{change.dst}"
+            self.record(Capacity(time_s=change.time_s, link=link, goodput_mbit=change.goodput_mbit))
+            arm()
+
+        arm()
 
     async def _play(self, nodes: Mapping[str, VirtualNode], stop_at: int) -> None:
         loop = asyncio.get_running_loop()

@@ -1,0 +1,173 @@
+"""Real runs on a Mininet network with a Ray actor per role."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from testbed.fabrics.choice import choose
+from testbed.record.reader import load
+
+pytestmark = [pytest.mark.emulation, pytest.mark.slow]
+
+SETTINGS = [
+    "data.dataset=synthetic",
+    "training.batch_size=32",
+    "run.eval_images=100",
+    "run.checkpoint_steps=4",
+    "systems.weightgrad.t_s=0.5",
+    "systems.weightgrad.t_global_s=1.0",
+]
+WIRE_PER_PAYLOAD = 1514 / 1448
+RUN_S = 240
+
+
+@pytest.fixture(autouse=True, scope="module")
+def can_emulate():
+    fabric, why = choose("auto")
+    if fabric != "mininet":
+        pytest.skip(why)
+
+
+def command(out: Path, *more: str, systems: str = "baseline", steps: int = 4) -> list[str]:
+    settings = [argument for key in [*SETTINGS, f"training.steps={steps}"] for argument in ("--set", key)]
+    start = [sys.executable, "-m", "testbed", "run", "cifarnet", "--fabric", "mininet", "--out", str(out)]
+    return [*start, "--systems", systems, *settings, *more]
+
+
+def run_folder(out: Path) -> Path:
+    return next(out.glob("cifarnet/*"))
+
+
+def strays(out: Path) -> list[str]:
+    """Command lines of processes that belong to a run writing to `out`, or to its Ray."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(out) in text or "RoleActor" in text or "raylet" in text:
+            found.append(text)
+    return found
+
+
+@pytest.fixture(scope="module")
+def three_systems(tmp_path_factory):
+    out = tmp_path_factory.mktemp("results")
+    done = subprocess.run(
+        command(out, systems="baseline,terngrad,weightgrad", steps=8), capture_output=True, text=True, timeout=RUN_S
+    )
+    assert done.returncode == 0, done.stderr
+    return load(run_folder(out)), done
+
+
+def test_every_system_runs_all_its_steps(three_systems):
+    run, done = three_systems
+    assert [(result.system, result.status) for result in run.results] == [
+        ("baseline", "finished"),
+        ("terngrad", "finished"),
+        ("weightgrad", "finished"),
+    ]
+    for result in run.results:
+        assert result.steps["step"].tolist() == list(range(8))
+        assert (result.steps["workers"] == 8).all()
+        assert result.steps["time_s"].is_monotonic_increasing
+    assert run.info.fabric == "mininet"
+    assert "speedup" in done.stdout
+
+
+def test_every_message_crosses_the_emulated_wan(three_systems):
+    """tc's count on each WAN link is what roles sent over it, with TCP/IP's overhead, within 3 %."""
+    run, _ = three_systems
+    for result in run.results:
+        sent = result.events.query("event == 'sent'")
+        for region in ("us-west-1", "us-east-1"):
+            for src, dst in ((f"{region}/lps", "us-east-2/gs"), ("us-east-2/gs", f"{region}/lps")):
+                nbytes = sent.query("node == @src and peer == @dst")["nbytes"].sum()
+                link = f"{src.split('/')[0]}>{dst.split('/')[0]}"
+                assert result.link_bytes[link] == pytest.approx(nbytes * WIRE_PER_PAYLOAD, rel=0.03), link
+        assert "us-west-1>us-east-1" not in result.link_bytes, "LPSs talk through the global server only"
+
+
+def test_weights_equal_those_of_the_virtual_fabric(three_systems, tmp_path):
+    """The same coroutines, batches and draws: synchronous systems train to the same losses on both fabrics."""
+    run, _ = three_systems
+    arguments = command(tmp_path, "--fabric", "virtual", systems="baseline,terngrad", steps=8)
+    subprocess.run(arguments, check=True, capture_output=True, timeout=RUN_S, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    virtual = load(run_folder(tmp_path))
+    for here, there in zip(run.results, virtual.results, strict=False):
+        assert here.system == there.system
+        assert here.steps["loss"].tolist() == pytest.approx(there.steps["loss"].tolist(), abs=2e-3)
+
+
+def test_a_role_that_dies_ends_the_run_with_its_name(tmp_path):
+    process = subprocess.Popen(command(tmp_path, steps=400), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        victim = _wait_for_actor(tmp_path)
+        os.kill(victim, signal.SIGKILL)
+        _, errors = process.communicate(timeout=90)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert "died" in errors
+    assert load(run_folder(tmp_path)).results[0].status == "failed"
+
+
+def test_sigterm_ends_cleanly_and_resume_goes_on(tmp_path):
+    process = subprocess.Popen(command(tmp_path, steps=12), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _wait_for_checkpoint(tmp_path)
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=90)
+    assert process.returncode == 1, errors
+    assert "--resume" in errors
+    assert load(run_folder(tmp_path)).results[0].status == "interrupted"
+    assert (run_folder(tmp_path) / "summary.csv").is_file()
+    assert not strays(tmp_path)
+
+    again = [sys.executable, "-m", "testbed", "run", "--resume", str(run_folder(tmp_path))]
+    done = subprocess.run(again, capture_output=True, text=True, timeout=RUN_S)
+    assert done.returncode == 0, done.stderr
+    result = load(run_folder(tmp_path)).results[0]
+    assert result.status == "finished"
+    assert result.steps["step"].tolist() == list(range(12))
+
+
+def test_kill_9_leaves_nothing_behind(tmp_path):
+    before = set(Path("/sys/class/net").iterdir())
+    process = subprocess.Popen(command(tmp_path, steps=400), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _wait_for_actor(tmp_path)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 10
+    while strays(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert strays(tmp_path) == []
+    assert set(Path("/sys/class/net").iterdir()) == before
+
+
+def _wait_for_actor(out: Path) -> int:
+    """The process id of an actor of the run, once its first steps are recorded."""
+    _wait(lambda: any("step" in path.read_text() for path in out.glob("cifarnet/*/*/seed-0/events.jsonl")))
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"RoleActor" in path.read_bytes():
+                return int(path.parent.name)
+        except OSError:
+            continue
+    raise AssertionError("no actor found")
+
+
+def _wait_for_checkpoint(out: Path) -> None:
+    _wait(lambda: any(True for _ in out.glob("cifarnet/*/*/seed-0/checkpoint-4/clock.json")))
+
+
+def _wait(condition) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "the run did not get that far"
+        time.sleep(0.1)

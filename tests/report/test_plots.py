@@ -1,0 +1,145 @@
+"""The picture is drawn from the records alone, always the same, whatever state they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from testbed.record.info import DataInfo
+from testbed.record.reader import load
+from testbed.report import plots
+from testbed.report.looks import look
+
+MakeRun = Callable[..., Path]
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that would be saved, so that a test can look into them."""
+    figures: list[Figure] = []
+
+    def keep(self: Figure, path: Path, **options: Any) -> None:
+        figures.append(self)
+        path.write_bytes(b"a picture")
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return figures
+
+
+def draw(folder: Path) -> Path:
+    path = folder / "comparison.png"
+    plots.comparison(load(folder), path)
+    return path
+
+
+def texts(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def heading(figure: Figure) -> str:
+    return "\n".join(text.get_text() for text in figure.subfigs[0].texts)
+
+
+def test_the_same_records_make_the_same_picture_whatever_the_users_settings(make_run: MakeRun) -> None:
+    folder = make_run()
+    first = draw(folder).read_bytes()
+    with matplotlib.rc_context({"font.size": 30, "lines.linewidth": 9}):
+        assert draw(folder).read_bytes() == first
+
+
+def test_drawing_leaves_the_users_settings_alone(make_run: MakeRun) -> None:
+    with matplotlib.rc_context({"font.size": 30}):
+        draw(make_run())
+        assert matplotlib.rcParams["font.size"] == 30
+
+
+def test_bars_carry_their_values_and_each_system_its_look(make_run: MakeRun, drawn: list[Figure]) -> None:
+    draw(make_run())
+    _, _, speedup, wan = drawn[0].axes
+    assert texts(speedup)[0].startswith("1.00×") and "×" in texts(speedup)[2]
+    assert texts(wan)[0] == "2.06 GB" and texts(wan)[2] == "50.4 MB  (41.0× less)"
+    assert [t.get_text() for t in wan.get_yticklabels()] == ["Baseline", "TernGrad", "WeightGrad"]
+    colors = [matplotlib.colors.to_hex(bar.get_facecolor()).upper() for bar in speedup.patches]
+    assert colors == [look(system).color.upper() for system in ("baseline", "terngrad", "weightgrad")]
+
+
+def test_the_drawn_speedup_is_the_summarys(make_run: MakeRun, drawn: list[Figure]) -> None:
+    folder = make_run()
+    draw(folder)
+    frame = plots.summarize(load(folder))
+    assert [bar.get_width() for bar in drawn[0].axes[2].patches] == list(frame["speedup_vs_baseline"])
+
+
+def test_a_smoothed_line_crosses_the_target_where_the_table_says(make_run: MakeRun) -> None:
+    run = load(make_run())
+    frame = plots.summarize(run).set_index("system")
+    for curve in plots._curves(run):
+        first = np.flatnonzero(curve.smooth <= 1.8)[0]
+        assert curve.time_s[first] == frame.loc[curve.system, "time_to_target_s"]
+        assert curve.step[first] == frame.loc[curve.system, "steps_to_target"]
+
+
+def test_a_target_out_of_reach_is_written_not_drawn_as_a_bar(make_run: MakeRun, drawn: list[Figure]) -> None:
+    draw(make_run(ends={"terngrad": (20, "interrupted")}))
+    speedup = drawn[0].axes[2]
+    assert texts(speedup)[1] == "not reached" and speedup.patches[1].get_width() == 0
+    assert "1 of 3 results unfinished" in heading(drawn[0])
+    assert "per step" in drawn[0].axes[3].get_title(loc="left")  # totals of unequal runs would mislead
+
+
+def test_without_a_baseline_the_times_are_drawn(make_run: MakeRun, drawn: list[Figure]) -> None:
+    draw(make_run(systems=["weightgrad", "terngrad"]))
+    assert drawn[0].axes[2].get_title(loc="left") == "Time to loss ≤ 1.8"
+    assert texts(drawn[0].axes[2])[0].endswith(" s")
+
+
+def test_stand_in_data_is_marked_on_the_picture(make_run: MakeRun, drawn: list[Figure]) -> None:
+    draw(make_run(data=DataInfo(dataset="CIFAR-10", stand_in=True)))
+    assert "STAND-IN DATA, not CIFAR-10" in heading(drawn[0])
+
+
+def test_several_seeds_are_one_line_with_its_interval(make_run: MakeRun, drawn: list[Figure]) -> None:
+    draw(make_run(systems=["baseline", "weightgrad"], seeds=(0, 1, 2)))
+    loss = drawn[0].axes[0]
+    assert len(loss.lines) == 3  # two systems and the target
+    band = loss.collections[0].get_paths()[0].vertices[:, 1]
+    assert np.nanmax(band) - np.nanmin(band) > 0
+
+
+def test_a_long_run_is_thinned_and_keeps_its_end() -> None:
+    column = np.arange(50_000)
+    thin = plots._thinned(column)
+    assert len(thin) <= plots.POINTS and thin[-1] == 49_999
+    assert plots._thinned(column[:7]).tolist() == list(range(7))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"systems": ["weightgrad"], "steps": 30},
+        {
+            "systems": ["baseline", "terngrad", "weightgrad", "gaia", "dgc", "diloco", "qsgd", "something-new"],
+            "steps": 60,
+        },
+        {"steps": 1},
+        {"steps": 0},
+        {"target": {}},
+        {"target": {"accuracy": 0.4}},
+        {"target": {"loss": 9.0, "window": 500}},
+        {"systems": []},
+        {"experiment": {"target": 3, "data": None}, "topology": {"regions": []}},
+    ],
+    ids=["one", "eight", "step", "none", "no-target", "accuracy", "window", "empty", "nonsense"],
+)
+def test_every_run_has_a_picture(make_run: MakeRun, options: dict[str, Any]) -> None:
+    picture = imread(draw(make_run(**options)))
+    assert picture.shape[:2] == (1200, 1650)
+    assert picture.std() > 0.02

@@ -1,0 +1,180 @@
+"""The summary says what the records say, and is empty where they say nothing."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from testbed.record import frames
+from testbed.record.events import Evaluated, Event, LinkBytes, StepDone
+from testbed.record.info import RunInfo, write_info
+from testbed.record.reader import load
+from testbed.record.recorder import Recorder
+from testbed.report.interval import half_width, t_975
+from testbed.report.summary import COLUMNS, Target, aggregate, relate, running_mean, summarize
+
+MakeRun = Callable[..., Path]
+ROW = dict(zip(COLUMNS, [None] * len(COLUMNS), strict=True))
+
+
+def summary_of(folder: Path, target: dict[str, float], **systems: list[Event]) -> pd.DataFrame:
+    write_info(folder, RunInfo(target="t", run_id="r", experiment={"target": target}, systems=list(systems)))
+    for system, events in systems.items():
+        with Recorder(folder / system / "seed-0") as recorder:
+            for event in events:
+                recorder.record(event)
+    return summarize(load(folder)).set_index("system")
+
+
+def steps(*losses: float, step_s: float = 1.0) -> list[Event]:
+    return [StepDone(time_s=(k + 1) * step_s, step=k, loss=v, compute_s=0.25) for k, v in enumerate(losses)]
+
+
+def evaluated(model: str, accuracy: float, step: int = 1) -> Evaluated:
+    return Evaluated(time_s=float(step), step=step, model=model, loss=1.0, accuracy=accuracy, images=10)
+
+
+def sent(link: str, wire_bytes: int) -> LinkBytes:
+    return LinkBytes(time_s=1.0, link=link, interval_s=1.0, wire_bytes=wire_bytes)
+
+
+def test_columns_stand_in_the_documented_order(make_run: MakeRun) -> None:
+    frame = summarize(load(make_run(steps=60)))
+    assert tuple(frame.columns) == COLUMNS
+    assert list(frame["system"]) == ["baseline", "terngrad", "weightgrad"]
+    assert set(frame["status"]) == {"finished"} and set(frame["data"]) == {"CIFAR-10"}
+
+
+def test_final_loss_is_the_mean_of_the_last_fifty_steps(tmp_path: Path) -> None:
+    rows = summary_of(tmp_path, {}, long=steps(*[9.0] * 10, *[1.0] * 25, *[2.0] * 25), short=steps(4.0, 2.0))
+    assert rows.loc["long", "final_loss"] == 1.5
+    assert rows.loc["short", "final_loss"] == 3.0
+    assert rows.loc["short", "mean_compute_s"] == 0.25
+
+
+def test_target_is_reached_when_the_running_mean_first_is_at_it(tmp_path: Path) -> None:
+    losses = steps(4.0, 0.0, 3.0, 1.0, 2.0, 9.0, step_s=2.0)
+    row = summary_of(tmp_path, {"loss": 2.0, "window": 3}, one=losses).loc["one"]
+    assert row["time_to_target_s"] == 8.0  # steps 1 to 3: (0 + 3 + 1) / 3; the first three make 7/3
+    assert row["steps_to_target"] == 4
+    assert row["target"] == "loss ≤ 2"
+
+
+def test_a_single_low_step_is_not_the_target_and_never_reached_is_empty(tmp_path: Path) -> None:
+    rows = summary_of(tmp_path, {"loss": 1.0, "window": 2}, one=steps(5.0, 0.5, 5.0), few=steps(0.5))
+    assert rows[["time_to_target_s", "steps_to_target", "speedup_vs_baseline"]].isna().all(axis=None)
+
+
+def test_an_accuracy_target_takes_the_first_test_of_the_result_at_or_above(tmp_path: Path) -> None:
+    tests = [
+        evaluated("full", 0.9, 10),
+        evaluated("quantized", 0.5, 10),
+        evaluated("quantized", 0.6, 20),
+        evaluated("ema", 0.7, 20),
+    ]
+    rows = summary_of(tmp_path, {"accuracy": 0.6}, q=tests, full=tests[:1], low=tests[1:2])
+    assert list(rows["time_to_target_s"].fillna(-1)) == [20.0, 10.0, -1]
+    assert list(rows["final_accuracy"]) == [0.6, 0.9, 0.5]
+    assert rows.loc["q", ["accuracy_full", "accuracy_quantized", "accuracy_ema"]].tolist() == [0.9, 0.6, 0.7]
+
+
+def test_wan_links_join_regions_and_all_others_are_lan(tmp_path: Path) -> None:
+    links = [sent("a>b", 10), sent("b>a", 5), sent("a/w0>a", 7), sent("a>a/w0", 1)]
+    rows = summary_of(tmp_path, {}, both=links, one_region=links[2:], silent=steps(1.0))
+    assert list(rows["wan_bytes"].fillna(-1)) == [15, 0, -1]
+    assert list(rows["lan_bytes"].fillna(-1)) == [8, 8, -1]
+
+
+def test_compression_is_per_step_and_speedup_to_the_target_against_the_same_seed(tmp_path: Path) -> None:
+    base = [*steps(2.0, 1.0, step_s=6.0), sent("a>b", 1000)]
+    fast = [*steps(2.0, 1.0, 1.0, 1.0, step_s=1.5), sent("a>b", 200)]
+    rows = summary_of(tmp_path, {"loss": 1.0, "window": 1}, baseline=base, fast=fast)
+    assert list(rows["compression"]) == [1.0, 10.0]
+    assert list(rows["speedup_vs_baseline"]) == [1.0, 4.0]
+
+
+def test_without_a_baseline_that_reached_the_target_there_is_no_speedup(make_run: MakeRun) -> None:
+    alone = summarize(load(make_run("alone", systems=["weightgrad"])))
+    assert alone["time_to_target_s"].notna().all()
+    assert alone[["speedup_vs_baseline", "compression"]].isna().all(axis=None)
+    killed = summarize(load(make_run("killed", ends={"baseline": (20, None)})))
+    assert killed["speedup_vs_baseline"].isna().all() and killed["compression"].notna().all()
+    assert list(killed["status"]) == ["partial", "finished", "finished"]
+
+
+def test_seeds_are_related_to_their_own_baseline(make_run: MakeRun) -> None:
+    frame = summarize(load(make_run(seeds=(0, 1))))
+    for seed, group in frame.groupby("seed"):
+        times = group.set_index("system")["time_to_target_s"]
+        speedups = group.set_index("system")["speedup_vs_baseline"]
+        assert speedups["terngrad"] == pytest.approx(times["baseline"] / times["terngrad"]), seed
+
+
+def test_one_nan_or_huge_loss_spoils_no_more_than_its_window() -> None:
+    means = running_mean(np.array([np.nan, 1.0, 1e30, 2.0, 4.0]), 2)
+    assert np.isnan(means[:2]).all() and list(means[2:]) == [5e29, 5e29, 3.0]
+    assert np.isnan(running_mean(np.ones(2), 3)).all()
+
+
+def test_a_target_without_a_window_takes_ten_steps_and_a_loss_goes_before_an_accuracy() -> None:
+    assert Target.of(RunInfo(experiment={"target": {"loss": 1.5, "accuracy": 0.4}})) == Target(1.5, None, 10)
+    assert not Target.of(RunInfo(experiment={"target": "soon"})).stated
+
+
+def test_the_interval_is_students() -> None:
+    # Three values with standard deviation 1: 4.303 / sqrt(3).
+    assert half_width(np.array([1.0, 2.0, 3.0])) == pytest.approx(2.4843, abs=1e-3)
+    assert np.isnan(half_width(np.array([1.0])))
+    assert t_975(60) == pytest.approx(2.0003, abs=1e-3) and t_975(31) == pytest.approx(2.0395, abs=1e-3)
+
+
+def test_aggregate_gives_mean_and_interval_and_never_averages_over_only_the_lucky_seeds() -> None:
+    rows = [{**ROW, "system": "a", "seed": k, "final_loss": k + 1.0, "time_to_target_s": 5.0} for k in range(3)]
+    rows[2]["time_to_target_s"] = None
+    frame = aggregate(pd.DataFrame(rows).astype({"time_to_target_s": "float64"}))
+    row = frame.iloc[0]
+    assert (row["seeds"], row["reached"]) == (3, 2)
+    assert (row["final_loss"], row["final_loss_high"] - 2.0) == (2.0, pytest.approx(2.4843, abs=1e-3))
+    assert pd.isna(row["time_to_target_s"]) and pd.isna(row["wan_bytes"])
+
+
+def test_relating_changes_nothing_else(make_run: MakeRun) -> None:
+    frame = summarize(load(make_run(seeds=(0, 1))))
+    shuffled = frame.sample(frac=1, random_state=3)
+    related = relate(shuffled, "terngrad")
+    assert (related.loc[related["system"] == "terngrad", "speedup_vs_baseline"] == 1.0).all()
+    others = [c for c in COLUMNS if c not in ("compression", "speedup_vs_baseline")]
+    pd.testing.assert_frame_equal(related[others], shuffled[others])
+
+
+@pytest.mark.slow
+def test_twenty_systems_five_seeds_fifty_thousand_steps_fit(tmp_path: Path) -> None:
+    count, random = 50_000, np.random.default_rng(0)
+    steps_frame = pd.DataFrame(
+        {"step": np.arange(count), "time_s": np.arange(1.0, count + 1), "loss": random.random(count)}
+    )
+    steps_frame = steps_frame.assign(compute_s=0.1, workers=8).astype(frames.DTYPES["steps"])
+    seconds = np.tile(np.arange(count, dtype=np.int32), 4)
+    links = pd.DataFrame(
+        {"link": np.repeat(["a>b", "b>a", "a/w0>a", "a>a/w0"], count), "second": seconds, "wire_bytes": 9}
+    )
+    systems, seeds = [f"system-{k}" for k in range(20)], range(5)
+    write_info(tmp_path, RunInfo(experiment={"target": {"loss": 0.4}}, systems=systems, seeds=list(seeds)))
+    for system in systems:
+        for seed in seeds:
+            folder = tmp_path / system / f"seed-{seed}"
+            folder.mkdir(parents=True)
+            steps_frame.to_parquet(folder / "steps.parquet")
+            links.astype({"link": "category"}).to_parquet(folder / "links.parquet")
+            frames.empty("evaluations").to_parquet(folder / "evaluations.parquet")
+    before_mb, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, time.perf_counter()
+    frame = summarize(load(tmp_path))
+    print(f"{time.perf_counter() - start:.1f} s, {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+    assert len(frame) == 100 and (frame["wan_bytes"] == 2 * 9 * count).all()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before_mb < 700
