@@ -5,7 +5,9 @@ The data set and the model are opened once per process and shared by all its rol
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 
 import torch
@@ -25,19 +27,25 @@ class Assembly:
     Parameters
     ----------
     device_name : where the math runs, "cpu" or "cuda"
+    allow_download : fetch a data set that is missing; not from within the sandbox, where there is no network
     on_notice : called with a line the user should read (a download, a stand-in)
     """
 
     def __init__(
-        self, experiment: Experiment, device_name: str = "cpu", on_notice: Callable[[str], None] = lambda line: None
+        self,
+        experiment: Experiment,
+        device_name: str = "cpu",
+        allow_download: bool = False,
+        on_notice: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.experiment = experiment
         self.device = device(device_name)
+        self._allow_download = allow_download
         self._on_notice = on_notice
 
     @cached_property
     def dataset(self) -> data.Dataset:
-        return data.load(self.experiment.data.dataset, on_notice=self._on_notice)
+        return data.load(self.experiment.data.dataset, allow_download=self._allow_download, on_notice=self._on_notice)
 
     @cached_property
     def model(self) -> FlatModel:
@@ -90,4 +98,20 @@ class Assembly:
 
     def evaluate(self, weights: torch.Tensor) -> Evaluation:
         """Test loss and accuracy of flat `weights`."""
-        return evaluate(self.model, self.dataset, weights, self.experiment.run.eval_images)
+        with threads(len(os.sched_getaffinity(0))):
+            return evaluate(self.model, self.dataset, weights, self.experiment.run.eval_images)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let torch use `count` threads.
+
+    A worker's gradient takes one: sums depend on the number of threads, and both fabrics and machines of any
+    size are to get the same bits.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

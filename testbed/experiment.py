@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -129,6 +130,9 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.to_builtins(self)
 
 
+EXPERIMENT = inspect.type_info(Experiment)
+
+
 def load(
     name: str,
     overrides: Sequence[str] = (),
@@ -150,23 +154,37 @@ def load(
         Anything in the file or the overrides that cannot be.
     """
     path = find(name)
-    try:
-        data = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
-    scales = data.pop("scale", {})
+    data = _read(path)
+    scales = _table(data.pop("scale", {}), f"{path}: scale")
+    for each, table in scales.items():
+        _check_keys(_table(table, f"{path}: scale.{each}"), EXPERIMENT, str(path), f"scale.{each}")
     if scale:
         if scale not in scales:
-            raise InputError(f"{path}: no [scale.{scale}]{nearest(scale, scales)}")
+            raise InputError(f"{path}: no [scale.{scale}]{nearest(scale, scales) if scales else ' or any other'}")
         _lay_over(data, scales[scale])
     for override in overrides:
         _override(data, override)
     if systems:
-        present = data.get("systems", {})
+        present = _table(data.get("systems", {}), f"{path}: systems")
         data["systems"] = {system: present.get(system, {}) for system in systems}
     if seeds:
-        data.setdefault("run", {})["seeds"] = list(seeds)
+        _table(data.setdefault("run", {}), f"{path}: run")["seeds"] = list(seeds)
     return from_dict(data, str(path))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+
+
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{where} is {value!r}: it must be a table")
+    return value
 
 
 def find(name: str) -> Path:
@@ -180,11 +198,11 @@ def find(name: str) -> Path:
 
 def from_dict(data: dict[str, Any], source: str) -> Experiment:
     """Check plain data and make an experiment of it; `source` is the file that errors name."""
-    _check_keys(data, inspect.type_info(Experiment), source, "")
+    _check_keys(data, EXPERIMENT, source, "")
     try:
         experiment = msgspec.convert(data, Experiment)
     except msgspec.ValidationError as error:
-        raise InputError(_explain(error, data, source)) from None
+        raise InputError(_explain(error, data, EXPERIMENT, source)) from None
     if not experiment.systems:
         raise InputError(f"{source}: [systems] is empty; known: {', '.join(sorted(SYSTEMS))}")
     options = {name: _options(name, table, source) for name, table in experiment.systems.items()}
@@ -196,24 +214,25 @@ def from_dict(data: dict[str, Any], source: str) -> Experiment:
 def _options(name: str, table: Any, source: str) -> Options:
     if name not in SYSTEMS:
         raise InputError(f"{source}: systems.{name}: unknown system '{name}'{nearest(name, SYSTEMS)}")
-    kind = SYSTEMS[name].options_type
-    _check_keys(table, inspect.type_info(kind), source, f"systems.{name}")
+    options_type = SYSTEMS[name].options_type
+    kind = inspect.type_info(options_type)
+    _check_keys(table, kind, source, f"systems.{name}")
     try:
-        return msgspec.convert(table, kind)
+        return msgspec.convert(table, options_type)
     except msgspec.ValidationError as error:
-        raise InputError(_explain(error, table, source, f"systems.{name}.")) from None
+        raise InputError(_explain(error, table, kind, source, f"systems.{name}")) from None
 
 
 def _check_names(experiment: Experiment, source: str) -> None:
     """Names that only their own part knows: each part's own error, with the file in front."""
     top = experiment.topology
-    try:
+    with _naming(f"{source}: model.name"):
         models.spec(experiment.model.name)
+    with _naming(source):
         experiment.training.worker_batch(len(experiment.roles.workers))
         compute_model(experiment.compute.device)
+    with _naming(f"{source}: topology.profile"):
         profile = profiles.load(top.profile)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from None
     for key, region in [("topology.server_region", top.server_region)] + [
         ("topology.regions", region) for region in top.regions
     ]:
@@ -223,14 +242,25 @@ def _check_names(experiment: Experiment, source: str) -> None:
             )
     if len(set(top.regions)) < len(top.regions):
         raise InputError(f"{source}: topology.regions: a region is named twice")
-    try:
+    if len(set(experiment.run.seeds)) < len(experiment.run.seeds):
+        raise InputError(f"{source}: run.seeds: a seed is named twice")
+    with _naming(f"{source}: topology.trace"):
         experiment.trace  # noqa: B018 - read for its errors
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    try:
+        yield
     except InputError as error:
-        raise InputError(f"{source}: topology.trace: {error}") from None
+        raise InputError(f"{where}: {error}") from None
 
 
 def _check_keys(value: Any, kind: inspect.Type, source: str, path: str) -> None:
-    """Raise on a key that no struct at that place has, with the nearest that it has."""
+    """Raise on a key that no struct at that place has, with the nearest that it has, and on numbers beyond msgspec."""
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, int) and not -(2**63) <= number < 2**63:
+            raise InputError(f"{source}: {path} is {number}: it must fit into 64 bits")
     if not isinstance(value, dict):
         return
     struct = _struct_for(value, kind)
@@ -246,31 +276,54 @@ def _check_keys(value: Any, kind: inspect.Type, source: str, path: str) -> None:
         _check_keys(inner, fields[key], source, where)
 
 
+def _structs(kind: inspect.Type) -> list[inspect.StructType]:
+    return [each for each in _alternatives(kind) if isinstance(each, inspect.StructType)]
+
+
+def _alternatives(kind: inspect.Type) -> Sequence[inspect.Type]:
+    return kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+
+
 def _struct_for(value: Mapping[str, Any], kind: inspect.Type) -> inspect.StructType | None:
     """The struct that `value` is meant to be: the one, or of several the one whose tag it carries."""
-    kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
-    structs = [each for each in kinds if isinstance(each, inspect.StructType)]
+    structs = _structs(kind)
     if len(structs) == 1:
         return structs[0]
     return next((each for each in structs if value.get(each.tag_field or "") == each.tag), None)
 
 
-def _explain(error: msgspec.ValidationError, data: Any, source: str, prefix: str = "") -> str:
+def _explain(error: msgspec.ValidationError, data: Any, kind: inspect.Type, source: str, prefix: str = "") -> str:
     """msgspec's message as "file: key is value: what is allowed"."""
     text, _, place = str(error).partition(" - at `$")
     path = place.rstrip("`").lstrip(".")
-    found = data
-    for part in re.findall(r"[^.\[\]]+", path):
-        if isinstance(found, dict):
-            found = found.get(part)
-        elif isinstance(found, list) and part.isdigit():
-            found = found[int(part)]
+    where = f"{prefix}.{path}".strip(".")
+    found, words = _find(data, kind, re.findall(r"[^.\[\]]+", path))
     if "missing required field" in text:
         field = text.rpartition("field `")[2].rstrip("`")
-        where = f"{path}.{field}" if path else field
-        return f"{source}: {prefix}{where} is missing; it must be set"
+        return f"{source}: {f'{where}.{field}'.strip('.')} is missing; it must be set"
+    if text.startswith("Invalid") and words:
+        return f"{source}: {where} is {found!r}{nearest(str(found), words)}"
+    if isinstance(found, dict) and (about := re.fullmatch(r"(\w+): (.*)", text)):  # from a struct's __post_init__
+        return f"{source}: {where}.{about[1]}: {about[2]}"
     found_text = "a table" if isinstance(found, dict) else repr(found)
-    return f"{source}: {prefix}{path} is {found_text}: {text[:1].lower()}{text[1:].replace('`', '')}"
+    return f"{source}: {where} is {found_text}: {text[:1].lower()}{text[1:].replace('`', '')}"
+
+
+def _find(data: Any, kind: inspect.Type, parts: Sequence[str]) -> tuple[Any, list[str]]:
+    """What stands at a place of the file, and the words allowed there, if only some are."""
+    tags: list[str] = []
+    for part in parts:
+        if isinstance(data, list):
+            data = data[int(part)]
+            continue
+        tags = [str(struct.tag) for struct in _structs(kind) if struct.tag_field == part]
+        struct = _struct_for(data, kind)
+        kinds = [field.type for field in struct.fields if field.encode_name == part] if struct else []
+        data, kind = data.get(part), kinds[0] if kinds else inspect.AnyType()
+    literals = [each for each in _alternatives(kind) if isinstance(each, inspect.LiteralType)]
+    words = [str(value) for literal in literals for value in literal.values]
+    numeric = any(isinstance(each, inspect.FloatType) for each in _alternatives(kind))
+    return data, tags or (words + ["a number"] * numeric if words else [])
 
 
 def _lay_over(data: dict[str, Any], changes: Mapping[str, Any]) -> None:

@@ -40,7 +40,7 @@ def launch(
     if not inside:
         if why:
             print(why)
-        Assembly(experiment, device, on_notice=print).dataset  # noqa: B018 - fetched here, where there is a network
+        Assembly(experiment, device, allow_download=True, on_notice=print).dataset  # noqa: B018 - fetched here, where there is a network
     if fabric == "mininet" and not inside:
         return _again_inside()
     request = run.Request(

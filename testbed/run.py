@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from testbed import checkpoint
-from testbed.assembly import Assembly
+from testbed.assembly import Assembly, threads
 from testbed.checkpoint import Checkpoint, Clock
 from testbed.compute import compute_model
 from testbed.errors import InputError, Interrupted
@@ -101,7 +101,7 @@ def resume(folder: Path, experiment: Experiment, facts: RunInfo, begun: Callable
 
 
 def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInfo) -> None:
-    with _signals_interrupt(), tempfile.TemporaryDirectory(prefix="tb") as scratch:
+    with _signals_interrupt(), threads(1), tempfile.TemporaryDirectory(prefix="tb") as scratch:
         with _open_fabric(facts.fabric, assembly, _torch_device(facts), Path(scratch)) as fabric:
             described = fabric.describe()
             facts.delay_mechanism = described.get("delay_mechanism", facts.delay_mechanism)
@@ -165,7 +165,8 @@ class _Play:
 
     def _segments(self, last: Checkpoint | None) -> None:
         self.fabric.begin(self.system, self.seed, self.folder, self.clock.clock_s, last.folder if last else None)
-        self._record(RunStarted(time_s=self.clock.clock_s, step=self.clock.step))
+        if self.clock.step == 0:  # the events of a resumed run equal those of an uninterrupted one
+            self._record(RunStarted(time_s=0.0, step=0))
         every = self.experiment.run.checkpoint_steps
         while self.clock.step < self.steps:
             stop_at = min((self.clock.step // every + 1) * every, self.steps)

@@ -120,5 +120,16 @@ class RunEnded(Event, tag="run-ended", frozen=True, kw_only=True):
 
 
 AnyEvent = (
-    RunStarted | StepDone | Evaluated | LinkBytes | Exchange | Threshold | Guard | Overrun | Checkpointed | RunEnded
+    RunStarted
+    | StepDone
+    | Evaluated
+    | LinkBytes
+    | Sent
+    | Capacity
+    | Exchange
+    | Threshold
+    | Guard
+    | Overrun
+    | Checkpointed
+    | RunEnded
 )

@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from testbed.record.events import AnyEvent, Checkpointed, Event
 
@@ -23,7 +25,15 @@ LINK_PREFIX = b'{"event":"link",'
 _CHECKPOINT_PREFIX = b'{"event":"checkpointed",'
 TAIL_BYTES = 65536
 
-_encoder = msgspec.json.Encoder()
+
+def _plain(value: Any) -> Any:
+    """A NumPy number, which slips into an event easily, as Python's own."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"an event cannot hold a {type(value).__name__}")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
 

@@ -149,6 +149,8 @@ def _load_result(folder: Path) -> Result:
         missing.append(f"{lines.FILE_NAME} is missing: single workers and events are not known")
     elif lines.is_torn(path):
         missing.append(f"the last line of {lines.FILE_NAME} is cut off and was left out")
+    if result.status == "failed" and info.error:
+        missing.append(f"it failed: {info.error}")
     if result.status == "partial":
         missing.append("it did not end: killed, or still running")
     _ = result._parsed  # notes now, not at first use, what the Parquet files lack

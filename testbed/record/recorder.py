@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from testbed.errors import InputError, RunError
-from testbed.record import frames, lines
+from testbed.record import lines
 from testbed.record.events import Checkpointed, Event
 
 DISCARDED = "events.discarded.jsonl"
@@ -103,6 +103,8 @@ class Recorder:
 
     def finish(self) -> None:
         """Close, then write `steps.parquet`, `links.parquet` and `evaluations.parquet` from the events."""
+        from testbed.record import frames  # pandas and pyarrow: not for the many processes that only record
+
         self.close()
         frames.write(self.folder)
 

@@ -49,6 +49,7 @@ LOG_TIME_RATIO = 25.0  # longest time / shortest beyond which a linear time axis
 LOG_BAR_RATIO = 100.0
 HEADING_SHARE = 0.18  # height of title and legend against the panels
 WARNING = "#B00020"
+PLAIN = "{x:g}"  # ticks of a logarithmic axis: 0.1, 1, 10
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def _handle(system: str) -> Line2D:
     return Line2D([], [], color=style.color, ls=style.line, marker=style.marker, lw=2.2, ms=6, label=style.label)
 
 
-def _draw_losses(axes: Axes, curves: list[Curve], against: str, scale: float = 1.0) -> None:
+def _draw_losses(axes: Axes, curves: list[Curve], target: Target, against: str, scale: float = 1.0) -> None:
     for curve in curves:
         style, x = look(curve.system), getattr(curve, against) / scale
         if len(curves) <= RAW_LINES and np.isnan(curve.half).all():
@@ -169,11 +170,12 @@ def _draw_losses(axes: Axes, curves: list[Curve], against: str, scale: float = 1
             markevery=(every // 2, every),
             zorder=4 if curve.system == BASELINE else 3,
         )
-    _limit_losses(axes, curves)
+    _limit_losses(axes, curves, target)
+    _draw_target(axes, target)
 
 
-def _limit_losses(axes: Axes, curves: list[Curve]) -> None:
-    """Fit the axis to the smoothed lines: single steps and a run that diverges must not squeeze the rest."""
+def _limit_losses(axes: Axes, curves: list[Curve], target: Target) -> None:
+    """Fit the axis to smoothed lines and target: single steps and a run that diverges must not squeeze the rest."""
     ends = [curve.smooth[np.isfinite(curve.smooth)] for curve in curves]
     ends = [end for end in ends if len(end)]
     if not ends:
@@ -182,15 +184,15 @@ def _limit_losses(axes: Axes, curves: list[Curve]) -> None:
         return
     low, start = min(end.min() for end in ends), max(end[0] for end in ends)
     high = min(max(end.max() for end in ends), 1.5 * start)
-    axes.set_ylim(low - 0.06 * (high - low or 1), high + 0.08 * (high - low or 1))
+    if target.loss is not None:
+        low, high = min(low, target.loss), max(high, target.loss)
+    margin = 0.08 * (high - low or 1)
+    axes.set_ylim(low - margin, high + margin)
 
 
 def _draw_target(axes: Axes, target: Target) -> None:
     if target.loss is None or not len(axes.get_yticks()):
         return
-    low, high = axes.get_ylim()
-    margin = 0.05 * (high - low)
-    axes.set_ylim(min(low, target.loss - margin), max(high, target.loss + margin))
     axes.axhline(target.loss, color="#222222", lw=1.1, ls=(0, (4, 3)), zorder=2)
     axes.annotate(
         f"target {target.loss:g}",
@@ -201,6 +203,8 @@ def _draw_target(axes: Axes, target: Target) -> None:
         ha="right",
         va="bottom",
         fontsize=9,
+        zorder=5,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 1.0},
     )
 
 
@@ -208,8 +212,7 @@ def _loss_by_step(axes: Axes, curves: list[Curve], target: Target) -> None:
     axes.set_title("Training loss by step")
     axes.set_xlabel("step")
     axes.set_ylabel(f"training loss (mean of {target.window} steps)")
-    _draw_losses(axes, curves, "step")
-    _draw_target(axes, target)
+    _draw_losses(axes, curves, target, "step")
     axes.set_xlim(left=0)
 
 
@@ -219,10 +222,12 @@ def _loss_by_time(axes: Axes, curves: list[Curve], target: Target, frame: pd.Dat
     unit, scale = _time_unit(max(ends, default=1.0))
     axes.set_title(f"Training loss by {kind}")
     axes.set_xlabel(f"{kind} ({unit})")
-    _draw_losses(axes, curves, "time_s", scale)
-    _draw_target(axes, target)
+    _draw_losses(axes, curves, target, "time_s", scale)
     if ends and max(ends) / min(ends) > LOG_TIME_RATIO:
+        starts = [curve.time_s[np.isfinite(curve.smooth)] / scale for curve in curves]
         axes.set_xscale("log")
+        axes.set_xlim(left=min((start[0] for start in starts if len(start)), default=None))
+        axes.xaxis.set_major_formatter(PLAIN)
     else:
         axes.set_xlim(left=0)
     if target.loss is None:
@@ -300,12 +305,13 @@ def _bars(axes: Axes, records: list[dict], metric: str, labels: list[str]) -> No
     height = 0.62 * min(1.0, (len(records) + 1) / 4)  # one or two bars need not fill the panel
     axes.barh(places, filled, color=[style.color for style in styles], height=height, zorder=2)
     known = filled[filled > 0]
-    largest = known.max(initial=0.0) or 1.0
-    if len(known) and largest / known.min() > LOG_BAR_RATIO and metric == "speedup_vs_baseline":
+    left, largest = 0.0, known.max(initial=0.0) or 1.0
+    if metric == "speedup_vs_baseline" and len(known) and largest / known.min() > LOG_BAR_RATIO:
         axes.set_xscale("log")
+        left = known.min() / 2
     for place, record, value, label in zip(places, records, filled, labels, strict=True):
         high = record[f"{metric}_high"]
-        tip = value
+        tip = max(value, left)
         if not is_missing(high) and not is_missing(record[metric]):
             axes.plot([max(record[f"{metric}_low"], 0), high], [place, place], color="#222222", lw=1.3, zorder=3)
             tip = max(value, high)
@@ -328,5 +334,8 @@ def _bars(axes: Axes, records: list[dict], metric: str, labels: list[str]) -> No
     axes.tick_params(axis="y", length=0)
     if not len(known):
         axes.set_xticks([])
-    elif axes.get_xscale() == "linear":
+    elif left:
+        axes.set_xlim(left, largest * (largest / left) ** 0.38)
+        axes.xaxis.set_major_formatter(PLAIN)
+    else:
         axes.set_xlim(0, largest * 1.38)  # room for the longest bar's label

@@ -139,7 +139,8 @@ def paper_rows(run: Run, frame: pd.DataFrame, quantities: Collection[str] = ("sp
         else:
             what, measured = f"accuracy of {label}", _mean_of(frame, figure.system, "final_accuracy")
         paper = write(figure.value) if figure.low is None else f"{write(figure.low)} to {write(figure.value)}"
-        here = "not measured" if is_missing(measured) else write(measured) + mark
+        missing = NOT_REACHED if figure.quantity == "speedup" else "not measured"
+        here = missing if is_missing(measured) else write(measured) + mark
         found.append([what, paper, here, f"{papers.citation(figure)} ({figure.conditions})"])
     return found
 
@@ -176,7 +177,7 @@ def show_compared(frame: pd.DataFrame, console: Console | None = None) -> None:
 def _plain_unless_terminal(console: Console | None) -> Console:
     console = console or Console()
     if console.is_terminal:
-        return console
+        return Console(file=console.file, force_terminal=True, width=console.width, highlight=False)
     return Console(file=console.file, width=PLAIN_WIDTH, no_color=True, highlight=False)
 
 

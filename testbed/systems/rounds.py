@@ -8,6 +8,7 @@ it. While one has not acknowledged within T_local, whatever goes to the others i
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol
@@ -49,15 +50,17 @@ class Rounds:
         self._average = average
         self._contributions: dict[str, Message] = {}
         self._reason = ""  # why the open round was opened; "" when none is
-        self._unacknowledged: dict[str, asyncio.TimerHandle] = {}
+        self._answers = 0  # rounds that are closed, but whose mean has not been sent to all
+        self._in_turn = asyncio.Lock()
+        self._unacknowledged: dict[str, deque[asyncio.TimerHandle]] = {peer: deque() for peer in node.lpss}
         self._overdue: dict[str, float] = {}  # LPS -> since when T_local is over for it
-        self._held: list[tuple[str, Message]] = []
+        self._held: deque[tuple[str, Message]] = deque()
         since_s = node.now() - state.last_round_s
         self._timer = node.call_later(max(t_global_s - since_s, 0.0), self._t_global_is_over)
 
     def busy(self) -> bool:
         """Whether an LPS still owes or is owed something."""
-        return bool(self._reason or self._unacknowledged or self._held)
+        return bool(self._reason or self._answers or self._held or any(self._unacknowledged.values()))
 
     def end(self) -> None:
         self._timer.cancel()
@@ -66,73 +69,80 @@ class Rounds:
         """A contribution has arrived; its kind says why it was sent."""
         self._contributions[peer] = message
         if not self._reason:
-            await self._open(message.kind)
+            await self._ask(self._open(message.kind))
         if len(self._contributions) == len(self._node.lpss):
-            await self._close()
+            await self._answer(*self._close())
 
     async def acknowledged(self, peer: str) -> None:
-        """`peer` has taken the mean in."""
-        self._unacknowledged.pop(peer).cancel()
-        if peer in self._overdue:
+        """`peer` has taken a mean in."""
+        self._unacknowledged[peer].popleft().cancel()
+        if peer in self._overdue and not self._unacknowledged[peer]:
             now_s = self._node.now()
             self._guard("T_local", peer, held_s=now_s - self._overdue.pop(peer))
-        if not self._overdue:
-            held, self._held = self._held, []
-            for to, message in held:
-                await self._send(to, message)
+        while self._held and not self._overdue:
+            await self._send_now(*self._held.popleft())
 
-    async def _open(self, reason: str) -> None:
+    # Opening and closing take effect at once; asking and answering take time, in which anything may arrive.
+
+    def _open(self, reason: str) -> int:
         self._reason = reason
         self._state.round += 1
         self._restart_timer()
-        request = Message("request", self._state.round)
+        return self._state.round
+
+    async def _ask(self, number: int) -> None:
         for peer in self._node.lpss:
             if peer not in self._contributions:
-                await self._send(peer, request)
+                await self._send(peer, Message("request", number))
 
-    async def _close(self) -> None:
-        """Average what came and send it to all. What arrives from here on belongs to the next round."""
-        contributions, self._contributions = self._contributions, {}
-        reason, self._reason = self._reason, ""
-        number = self._state.round
-        self._state.last_round_s = self._node.now()
-        self._restart_timer()
-        included = [peer for peer in self._node.lpss if peer in contributions]
+    def _close(self) -> tuple[int, dict[str, Message]]:
+        """What arrives from here on belongs to the next round."""
+        contributions = {peer: self._contributions[peer] for peer in self._node.lpss if peer in self._contributions}
+        number, now_s = self._state.round, self._node.now()
+        included = [region_of(peer) for peer in contributions]
         self._node.record(
-            Exchange(
-                time_s=self._node.now(),
-                node=self._node.name,
-                round=number,
-                included=[region_of(peer) for peer in included],
-                reason=reason,
-            )
+            Exchange(time_s=now_s, node=self._node.name, round=number, included=included, reason=self._reason)
         )
-        buffers = await self._average([contributions[peer] for peer in included], number)
-        for peer in self._node.lpss:
-            await self._send(peer, Message("mean", number, buffers, (float(peer in included),)))
+        self._reason, self._contributions = "", {}
+        self._state.last_round_s = now_s
+        self._restart_timer()
+        self._answers += 1
+        return number, contributions
+
+    async def _answer(self, number: int, contributions: dict[str, Message]) -> None:
+        """Send the mean to all, one round after the other."""
+        async with self._in_turn:
+            buffers = await self._average(list(contributions.values()), number)
+            for peer in self._node.lpss:
+                await self._send(peer, Message("mean", number, buffers, (float(peer in contributions),)))
+        self._answers -= 1
 
     async def _send(self, peer: str, message: Message) -> None:
-        if self._overdue and peer not in self._overdue:
+        if (self._overdue and peer not in self._overdue) or any(peer == to for to, _ in self._held):
             self._held.append((peer, message))
-            return
+        else:
+            await self._send_now(peer, message)
+
+    async def _send_now(self, peer: str, message: Message) -> None:
         if message.kind == "mean":
-            overdue = partial(self._t_local_is_over, peer)
-            self._unacknowledged[peer] = self._node.call_later(self._t_local_s, overdue)
+            timer = self._node.call_later(self._t_local_s, partial(self._t_local_is_over, peer))
+            self._unacknowledged[peer].append(timer)
         await self._node.send(peer, message)
 
     def _t_local_is_over(self, peer: str) -> None:
-        self._overdue[peer] = self._node.now()
-        self._guard("T_local", peer)
+        if peer not in self._overdue:
+            self._overdue[peer] = self._node.now()
+            self._guard("T_local", peer)
 
     def _t_global_is_over(self) -> None:
         """Either a round has waited for too long, or none has been opened for too long."""
         if not self._reason:
-            self._node.spawn(self._open("t-global"))
+            self._node.spawn(self._ask(self._open("t-global")))
         elif self._contributions:
             for peer in self._node.lpss:
                 if peer not in self._contributions:
                     self._guard("T_global", peer)
-            self._node.spawn(self._close())
+            self._node.spawn(self._answer(*self._close()))
         else:  # asked, and nobody has answered yet: there is nothing to average
             self._restart_timer()
 

@@ -1,21 +1,27 @@
 """A WAN profile: measured goodput and round-trip time between regions, and the LAN inside them.
 
-On disk a profile is `<name>.toml` (title, LAN, sources) beside `<name>.csv` (one directed pair a row). Every
-figure names its source; a figure nobody measured is marked `assumed`.
+On disk a profile is `<name>.toml` (title, LAN, caps, sources) beside `<name>.csv` (one directed pair a row). Every
+figure names its source; a figure nobody measured is marked `assumed`. `store.save` writes one.
 """
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from testbed.errors import InputError, nearest
+from testbed.wan import reading
+from testbed.wan.reading import Row
 
 PROFILES = Path(__file__).resolve().parents[2] / "topologies" / "profiles"
 COLUMNS = ("src_region", "dst_region", "goodput_mbit", "rtt_ms", "source", "assumed")
+SPREAD_COLUMNS = ("goodput_p10_mbit", "goodput_p90_mbit")  # may follow, for all rows; empty where not known
+FIGURES = ("goodput_mbit", "rtt_ms")  # what the column `assumed` can name
+HINT = "a profile is a .toml and a .csv of the same name"
+
+Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -40,16 +46,58 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """The 10th and 90th percentile of a pair's goodput over repeated measurements, in Mbit/s."""
+
+    p10_mbit: float
+    p90_mbit: float
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a pair's figures come from: keys of the profile's sources, joined by "+", and which figures are assumed."""
+
+    source: str
+    assumed: frozenset[str] = frozenset()  # of FIGURES
+
+
+@dataclass(frozen=True)
+class Cap:
+    """What all WAN links of a region may carry together, in Mbit/s of goodput; None: nothing but the pairs' own rates.
+
+    `egress_mbit` bounds the sum over the links that leave the region, `ingress_mbit` that over those that enter it.
+    Links inside the region (its LAN) do not count.
+    """
+
+    egress_mbit: float | None = None
+    ingress_mbit: float | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
 class Profile:
-    """Goodput and RTT for every directed pair of `regions`, and the LAN link that each host hangs on."""
+    """Goodput and RTT for every directed pair of `regions`, and the LAN link that each host hangs on.
+
+    `caps` holds the regions that have one; a fabric must honour them or refuse a profile that has any.
+    """
 
     name: str
     title: str
     regions: tuple[str, ...]
     lan: Link
-    pairs: dict[tuple[str, str], Link]
+    pairs: dict[Pair, Link]
     sources: dict[str, str] = field(default_factory=dict)  # key used in the CSV -> citation, date, licence
-    assumed: frozenset[tuple[str, str]] = frozenset()  # pairs with a figure nobody measured
+    origins: dict[Pair, Origin] = field(default_factory=dict)
+    spread: dict[Pair, Spread] = field(default_factory=dict)  # the pairs for which it is known
+    caps: dict[str, Cap] = field(default_factory=dict)
+    notes: str = ""
+    lan_source: str = ""
+    lan_assumed: bool = False
+
+    @property
+    def assumed(self) -> frozenset[Pair]:
+        """The pairs with a figure nobody measured."""
+        return frozenset(pair for pair, origin in self.origins.items() if origin.assumed)
 
     def link(self, src: str, dst: str) -> Link:
         """The WAN link from `src` to `dst`.
@@ -70,7 +118,19 @@ class Profile:
         def slow(link: Link) -> Link:
             return Link(link.goodput_mbit / factor, link.rtt_ms * factor)
 
-        return replace(self, lan=slow(self.lan), pairs={pair: slow(link) for pair, link in self.pairs.items()})
+        def lower(cap: float | None) -> float | None:
+            return None if cap is None else cap / factor
+
+        return replace(
+            self,
+            lan=slow(self.lan),
+            pairs={pair: slow(link) for pair, link in self.pairs.items()},
+            spread={pair: Spread(s.p10_mbit / factor, s.p90_mbit / factor) for pair, s in self.spread.items()},
+            caps={
+                name: replace(cap, egress_mbit=lower(cap.egress_mbit), ingress_mbit=lower(cap.ingress_mbit))
+                for name, cap in self.caps.items()
+            },
+        )
 
 
 class _Lan(msgspec.Struct, forbid_unknown_fields=True):
@@ -80,11 +140,18 @@ class _Lan(msgspec.Struct, forbid_unknown_fields=True):
     assumed: bool = False
 
 
+class _Cap(msgspec.Struct, forbid_unknown_fields=True):
+    source: str
+    egress_mbit: float | None = None
+    ingress_mbit: float | None = None
+
+
 class _Header(msgspec.Struct, forbid_unknown_fields=True):
     title: str
     lan: _Lan
     sources: dict[str, str]
     notes: str = ""
+    caps: dict[str, _Cap] = {}
 
 
 def available(folder: Path = PROFILES) -> list[str]:
@@ -104,59 +171,101 @@ def load(name: str, folder: Path = PROFILES) -> Profile:
     if not path.is_file():
         raise InputError(f"no profile '{name}'{nearest(name, available(folder))}")
     try:
-        header = msgspec.toml.decode(path.read_bytes(), type=_Header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        header = msgspec.toml.decode(reading.read_text(path, HINT), type=_Header)
+    except msgspec.DecodeError as error:
         raise InputError(f"{path}: {error}") from None
-    table = path.with_suffix(".csv")
-    lan = Link(_positive(header.lan.goodput_mbit, f"{path}: lan.goodput_mbit"), header.lan.rtt_ms)
-    pairs, assumed = _read_pairs(table, header.sources)
+    lan = Link(
+        reading.rate(header.lan.goodput_mbit, f"{path}: lan.goodput_mbit"),
+        reading.rtt(header.lan.rtt_ms, f"{path}: lan.rtt_ms"),
+    )
+    if header.lan.source:
+        _check_source(header.lan.source, header.sources, f"{path}: lan.source")
+    pairs, origins, spread = _read_pairs(path.with_suffix(".csv"), header.sources)
+    regions = tuple(dict.fromkeys(region for pair in pairs for region in pair))
+    caps = {region: _cap(region, cap, regions, header, path) for region, cap in header.caps.items()}
+    return Profile(
+        name=path.stem,
+        title=header.title,
+        regions=regions,
+        lan=lan,
+        pairs=pairs,
+        sources=header.sources,
+        origins=origins,
+        spread=spread,
+        caps=caps,
+        notes=header.notes,
+        lan_source=header.lan.source,
+        lan_assumed=header.lan.assumed,
+    )
+
+
+def check_complete(pairs: dict[Pair, Link], where: str) -> None:
+    """Raise unless every directed pair of the regions that occur in `pairs` is there."""
+    if not pairs:
+        raise InputError(f"{where}: no rows; a profile needs at least one pair of regions")
     regions = tuple(dict.fromkeys(region for pair in pairs for region in pair))
     missing = [f"{a} to {b}" for a in regions for b in regions if a != b and (a, b) not in pairs]
     if missing:
-        raise InputError(f"{table}: no row for {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else ""))
-    return Profile(path.stem, header.title, regions, lan, pairs, header.sources, frozenset(assumed))
+        raise InputError(f"{where}: no row for {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else ""))
 
 
-def _read_pairs(path: Path, sources: dict[str, str]) -> tuple[dict[tuple[str, str], Link], set[tuple[str, str]]]:
-    pairs: dict[tuple[str, str], Link] = {}
-    assumed: set[tuple[str, str]] = set()
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; a profile is a .toml and a .csv of the same name") from None
-    reader = csv.DictReader(text.splitlines())
-    if tuple(reader.fieldnames or ()) != COLUMNS:
-        raise InputError(f"{path}:1: columns must be {','.join(COLUMNS)}, found {','.join(reader.fieldnames or ())}")
-    for row in reader:
-        where = f"{path}:{reader.line_num}"
-        pair = (row["src_region"], row["dst_region"])
+def _cap(region: str, cap: _Cap, regions: tuple[str, ...], header: _Header, path: Path) -> Cap:
+    where = f"{path}: caps.{region}"
+    if region not in regions:
+        raise InputError(f"{where}: no region '{region}' in the .csv{nearest(region, regions)}")
+    _check_source(cap.source, header.sources, f"{where}.source")
+    if cap.egress_mbit is None and cap.ingress_mbit is None:
+        raise InputError(f"{where} caps nothing; set egress_mbit, ingress_mbit or both")
+    for key in ("egress_mbit", "ingress_mbit"):
+        if (value := getattr(cap, key)) is not None:
+            reading.rate(value, f"{where}.{key}")
+    return Cap(cap.egress_mbit, cap.ingress_mbit, cap.source)
+
+
+def _read_pairs(path: Path, sources: dict[str, str]) -> tuple[dict[Pair, Link], dict[Pair, Origin], dict[Pair, Spread]]:
+    pairs: dict[Pair, Link] = {}
+    origins: dict[Pair, Origin] = {}
+    spread: dict[Pair, Spread] = {}
+    table = reading.read_table(path, HINT)
+    if table.columns not in (COLUMNS, COLUMNS + SPREAD_COLUMNS):
+        raise InputError(f"{table.where}: columns must be {','.join(COLUMNS)}, found {','.join(table.columns)}")
+    for row in table.rows:
+        if not row.text("src_region") or not row.text("dst_region"):
+            raise InputError(f"{row.where}: a row needs {', '.join(COLUMNS)}; a region is missing")
+        pair = (row.region("src_region"), row.region("dst_region"))
         if pair in pairs:
-            raise InputError(f"{where}: {pair[0]} to {pair[1]} stands there twice; delete one of the rows")
+            raise InputError(f"{row.where}: {pair[0]} to {pair[1]} stands there twice; delete one of the rows")
         if pair[0] == pair[1]:
-            raise InputError(f"{where}: a link from {pair[0]} to itself; the LAN is set in the .toml")
-        for source in (row["source"] or "").split("+"):
-            if source not in sources:
-                raise InputError(f"{where}: source '{source}' is not in [sources] of the .toml")
-        rate = _positive(_number(row["goodput_mbit"], f"{where}: goodput_mbit"), f"{where}: goodput_mbit")
-        rtt = _number(row["rtt_ms"], f"{where}: rtt_ms")
-        if rtt < 0:
-            raise InputError(f"{where}: rtt_ms is {rtt:g}; it must not be negative")
-        pairs[pair] = Link(rate, rtt)
-        if row["assumed"]:
-            assumed.add(pair)
-    if not pairs:
-        raise InputError(f"{path}: no rows; a profile needs at least one pair of regions")
-    return pairs, assumed
+            raise InputError(f"{row.where}: a link from {pair[0]} to itself; the LAN is set in the .toml")
+        _check_source(row.text("source"), sources, f"{row.where}: source")
+        origins[pair] = Origin(row.text("source"), _assumed(row))
+        pairs[pair] = Link(
+            reading.rate(row.number("goodput_mbit"), f"{row.where}: goodput_mbit"),
+            reading.rtt(row.number("rtt_ms"), f"{row.where}: rtt_ms"),
+        )
+        if len(table.columns) > len(COLUMNS) and (found := _spread(row)) is not None:
+            spread[pair] = found
+    check_complete(pairs, str(path))
+    return pairs, origins, spread
 
 
-def _number(text: str | None, where: str) -> float:
-    try:
-        return float(text or "")
-    except ValueError:
-        raise InputError(f"{where} is '{text}'; it must be a number") from None
+def _check_source(source: str, sources: dict[str, str], where: str) -> None:
+    for key in source.split("+"):
+        if key not in sources:
+            raise InputError(f"{where} '{key}' is not in [sources] of the .toml")
 
 
-def _positive(value: float, where: str) -> float:
-    if not 0 < value < float("inf"):
-        raise InputError(f"{where} is {value:g}; a rate must be above 0")
-    return value
+def _assumed(row: Row) -> frozenset[str]:
+    names = frozenset(row.text("assumed").split("+")) if row.text("assumed") else frozenset()
+    for name in names - set(FIGURES):
+        raise InputError(f"{row.where}: assumed is '{name}'; it names figures: {' or '.join(FIGURES)}")
+    return names
+
+
+def _spread(row: Row) -> Spread | None:
+    if not any(row.text(column) for column in SPREAD_COLUMNS):
+        return None
+    low, high = (reading.rate(row.number(column), f"{row.where}: {column}") for column in SPREAD_COLUMNS)
+    if low > high:
+        raise InputError(f"{row.where}: {SPREAD_COLUMNS[0]} is {low:g}, above {SPREAD_COLUMNS[1]}, {high:g}")
+    return Spread(low, high)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.record import lines
-from testbed.record.events import Exchange, Guard, LinkBytes, RunEnded, StepDone
+from testbed.record.events import AnyEvent, Event, Exchange, Guard, LinkBytes, RunEnded, StepDone
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -27,6 +29,15 @@ def test_what_is_encoded_is_decoded(time_s: float, step: int, loss: float, node:
 def test_a_loss_that_is_no_number_is_read_as_nan(loss: float) -> None:
     event = lines.decode(lines.encode(StepDone(time_s=1.0, step=3, loss=loss, compute_s=0.5)))
     assert isinstance(event, StepDone) and math.isnan(event.loss) and event.step == 3
+
+
+def test_every_event_can_be_read_back() -> None:
+    assert set(get_args(AnyEvent)) == set(Event.__subclasses__())
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    event = StepDone(time_s=np.float64(1.5), step=np.int64(3), loss=np.float32(2.0), compute_s=0.5)
+    assert lines.decode(lines.encode(event)) == StepDone(time_s=1.5, step=3, loss=2.0, compute_s=0.5)
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[]\n", b"null\n", b'{"event":"unheard-of"}\n', b'{"event":"step"}\n'])

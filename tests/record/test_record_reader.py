@@ -93,6 +93,14 @@ def test_every_place_to_be_killed_at_leaves_a_record_that_loads(run: Path) -> No
         assert len(result.steps) == whole[:size_bytes].rpartition(b"\n")[0].count(b'"step",')
 
 
+def test_a_failure_is_told_with_its_error(run: Path) -> None:
+    folder = first(run).folder
+    with (folder / lines.FILE_NAME).open("ab") as events:
+        events.write(lines.encode(RunEnded(time_s=5.0, step=STEPS, how="failed", error="a/w0: out of memory")))
+    write_info(folder, ResultInfo(system="baseline", status="failed", error="a/w0: out of memory"))
+    assert "it failed: a/w0: out of memory" in first(run).missing and first(run).status == "failed"
+
+
 def test_an_empty_result_folder_is_a_result_of_which_nothing_is_known(run: Path) -> None:
     folder = run / "terngrad" / "seed-3"
     folder.mkdir(parents=True)

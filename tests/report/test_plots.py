@@ -106,6 +106,18 @@ def test_stand_in_data_is_marked_on_the_picture(make_run: MakeRun, drawn: list[F
     assert "STAND-IN DATA, not CIFAR-10" in heading(drawn[0])
 
 
+def test_a_wide_spread_takes_logarithmic_axes_and_still_says_what_was_not_reached(
+    make_run: MakeRun, drawn: list[Figure], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots, "LOG_TIME_RATIO", 2.0)
+    monkeypatch.setattr(plots, "LOG_BAR_RATIO", 2.0)
+    draw(make_run(ends={"terngrad": (20, "interrupted")}))
+    _, by_time, speedup, wan = drawn[0].axes
+    assert [axes.get_xscale() for axes in (by_time, speedup, wan)] == ["log", "log", "linear"]
+    label = speedup.texts[1]
+    assert label.get_text() == "not reached" and label.xy[0] >= speedup.get_xlim()[0] > 0
+
+
 def test_several_seeds_are_one_line_with_its_interval(make_run: MakeRun, drawn: list[Figure]) -> None:
     draw(make_run(systems=["baseline", "weightgrad"], seeds=(0, 1, 2)))
     loss = drawn[0].axes[0]

@@ -205,14 +205,19 @@ def build() -> Path:
     compiler = shutil.which("cc")
     if not compiler:
         raise NetworkError("the delay line needs a C compiler once; install gcc, or a kernel with netem")
-    cache.mkdir(parents=True, exist_ok=True)
-    # Compiled under a temporary name and renamed: two runs that start at once must not see half a program.
-    with tempfile.TemporaryDirectory(dir=cache, prefix="delayline-") as folder:
-        fresh = Path(folder) / "delayline"
-        done = subprocess.run(
-            [compiler, "-O2", "-Wall", "-o", str(fresh), str(SOURCE)], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise NetworkError(f"cc cannot compile the delay line: {' '.join(done.stderr.split())[:500]}")
-        fresh.rename(program)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        # Compiled under a temporary name and renamed: two runs that start at once must not see half a program.
+        with tempfile.TemporaryDirectory(dir=cache, prefix="delayline-") as folder:
+            _compile(compiler, Path(folder) / "delayline").rename(program)
+    except OSError as error:
+        raise NetworkError(f"{cache}: {error.strerror}; point XDG_CACHE_HOME at a folder you may write") from None
+    return program
+
+
+def _compile(compiler: str, program: Path) -> Path:
+    command = [compiler, "-O2", "-Wall", "-o", str(program), str(SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NetworkError(f"cc cannot compile the delay line: {' '.join(done.stderr.split())[:500]}")
     return program

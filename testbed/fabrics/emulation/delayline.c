@@ -67,7 +67,8 @@ struct frame {
 };
 
 struct path {
-    int in, out;
+    int in;                       /* socket */
+    struct sockaddr_ll out;       /* interface */
     uint64_t delay_ns, bytes_per_s;
     uint64_t free_ns; /* when the frame before has been sent */
     struct frame *head, *tail;
@@ -76,7 +77,7 @@ struct path {
 };
 
 static struct path paths[MAX_PATHS];
-static int path_count;
+static int path_count, out;
 static uint64_t lateness[BUCKETS], late_max_ns;
 static bool started, realtime;
 
@@ -95,27 +96,42 @@ static uint64_t clock_ns(clockid_t clock) {
     return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
 }
 
-static int packet_socket(const char *interface, uint16_t protocol) {
-    int one = 1, size = RECEIVE_BUFFER;
+static void enable(int fd, int level, int option, const char *name) {
+    int one = 1;
+    if (setsockopt(fd, level, option, &one, sizeof one))
+        die("delay line: the kernel refuses %s: %s (Linux 4.20 or later is needed)", name, strerror(errno));
+}
+
+static int packet_socket(void) {
     int fd = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(protocol)};
-    address.sll_ifindex = (int)if_nametoindex(interface);
     if (fd < 0) die("delay line: no packet socket: %s", strerror(errno));
-    if (!address.sll_ifindex) die("delay line: no interface %s", interface);
-    if (setsockopt(fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one))
-        die("delay line: PACKET_VNET_HDR on %s: %s", interface, strerror(errno));
-    if (protocol) {
-        if (setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one))
-            die("delay line: PACKET_IGNORE_OUTGOING on %s: %s (needs Linux 4.20)", interface, strerror(errno));
-        if (setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one))
-            die("delay line: SO_TIMESTAMPNS on %s: %s", interface, strerror(errno));
-        if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof size))
-            setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
-    } else if (setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one)) {
-        die("delay line: PACKET_QDISC_BYPASS on %s: %s", interface, strerror(errno));
-    }
+    enable(fd, SOL_PACKET, PACKET_VNET_HDR, "PACKET_VNET_HDR");
+    return fd;
+}
+
+static int interface_index(const char *name) {
+    unsigned index = if_nametoindex(name);
+    if (!index) die("delay line: no interface %s", name);
+    return (int)index;
+}
+
+static int receiver(const char *interface) {
+    int fd = packet_socket(), size = RECEIVE_BUFFER;
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL),
+                                  .sll_ifindex = interface_index(interface)};
+    enable(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING");
+    enable(fd, SOL_SOCKET, SO_TIMESTAMPNS, "SO_TIMESTAMPNS");
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof size))
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
     if (bind(fd, (struct sockaddr *)&address, sizeof address))
         die("delay line: bind to %s: %s", interface, strerror(errno));
+    return fd;
+}
+
+/* One socket sends for all paths: the kernel takes some 15 ms to close a packet socket that has received. */
+static int sender(void) {
+    int fd = packet_socket();
+    enable(fd, SOL_PACKET, PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS");
     return fd;
 }
 
@@ -186,7 +202,8 @@ static uint64_t send_due(struct path *path) {
         uint64_t late = now - frame->due_ns, bucket = late / BUCKET_NS;
         lateness[bucket < BUCKETS ? bucket : BUCKETS - 1]++;
         if (late > late_max_ns) late_max_ns = late;
-        if (send(path->out, frame->bytes, frame->size, MSG_DONTWAIT) < 0) path->failed++;
+        struct sockaddr *to = (struct sockaddr *)&path->out;
+        if (sendto(out, frame->bytes, frame->size, MSG_DONTWAIT, to, sizeof path->out) < 0) path->failed++;
         path->head = frame->next;
         if (!path->head) path->tail = NULL;
         path->held -= frame->size;
@@ -241,20 +258,21 @@ static void be_prompt(void) {
     syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
-static void add_path(const char *in, const char *out, uint64_t delay_ns, uint64_t bytes_per_s) {
+static void add_path(const char *from, const char *to, uint64_t delay_ns, uint64_t bytes_per_s) {
     if (path_count == MAX_PATHS) die("delay line: more than %d paths", MAX_PATHS);
-    if (!bytes_per_s) die("delay line: path %s to %s has no rate", in, out);
-    paths[path_count++] = (struct path){.in = packet_socket(in, ETH_P_ALL), .out = packet_socket(out, 0),
-                                        .delay_ns = delay_ns, .bytes_per_s = bytes_per_s};
+    if (!bytes_per_s) die("delay line: path %s to %s has no rate", from, to);
+    struct sockaddr_ll exit = {.sll_family = AF_PACKET, .sll_ifindex = interface_index(to)};
+    paths[path_count++] = (struct path){.in = receiver(from), .out = exit, .delay_ns = delay_ns,
+                                        .bytes_per_s = bytes_per_s};
 }
 
 /* Obey one line; returns false when it is "start". */
 static bool obey(const char *line) {
-    char in[IFNAMSIZ], out[IFNAMSIZ], extra;
+    char from[IFNAMSIZ], to[IFNAMSIZ], extra;
     uint64_t delay_ns, bytes_per_s;
     int index;
-    if (!started && sscanf(line, "path %15s %15s %" SCNu64 " %" SCNu64 " %c", in, out, &delay_ns, &bytes_per_s, &extra) == 4)
-        add_path(in, out, delay_ns, bytes_per_s);
+    if (!started && sscanf(line, "path %15s %15s %" SCNu64 " %" SCNu64 " %c", from, to, &delay_ns, &bytes_per_s, &extra) == 4)
+        add_path(from, to, delay_ns, bytes_per_s);
     else if (sscanf(line, "rate %d %" SCNu64 " %c", &index, &bytes_per_s, &extra) == 2 && index >= 0 &&
              index < path_count && bytes_per_s)
         paths[index].bytes_per_s = bytes_per_s;
@@ -330,6 +348,7 @@ int main(void) {
     char line[256];
     setvbuf(stdin, NULL, _IONBF, 0);
     setvbuf(stdout, NULL, _IOLBF, 0);
+    out = sender();
     do
         if (!fgets(line, sizeof line, stdin)) return 0;
     while (obey(line));

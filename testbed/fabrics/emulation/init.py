@@ -19,7 +19,6 @@ import struct
 import sys
 
 SIOCSIFFLAGS, IFF_UP = 0x8914, 0x1
-PR_SET_PDEATHSIG = 1
 CANNOT_PREPARE, CANNOT_RUN = 125, 127  # exit statuses, as env(1) and timeout(1) use them
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -33,7 +32,8 @@ def main() -> None:
     except OSError as error:
         print(f"sandbox: {error.filename or 'set-up'}: {error.strerror}", file=sys.stderr)
         sys.exit(CANNOT_PREPARE)
-    os.environ["TESTBED_SANDBOX"] = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 (see below), sandbox.inside
+    # Read by sandbox.inside(). (Without pathlib, whose import would double this process's start-up time.)
+    os.environ["TESTBED_SANDBOX"] = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
     wakeup, alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
     for number in (*PASSED_ON, signal.SIGCHLD):
@@ -59,7 +59,7 @@ def _prepare() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"tmpfs", b"/run", b"tmpfs", 0, None):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "/run")
-    os.makedirs("/run/netns")  # noqa: PTH103 (pathlib doubles the start-up time of this process)
+    os.makedirs("/run/netns")  # noqa: PTH103
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         fcntl.ioctl(probe, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,9 @@ from time import monotonic, perf_counter
 from typing import Any
 
 import ray
-import torch
 from ray.exceptions import RayActorError, RayTaskError
 
-from testbed.assembly import Assembly
+from testbed.assembly import Assembly, threads
 from testbed.compute import compute_model
 from testbed.errors import RoleDied, RunError, TestbedError
 from testbed.experiment import Experiment
@@ -204,14 +204,10 @@ def choose_dilation(assembly: Assembly) -> float:
     device = compute_model(compute.device).device
     if device is None:
         return 1.0
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        task = assembly.task(0)
-        learner = task.learner(0)
+    task = assembly.task(0)
+    learner = task.learner(0)
+    with threads(1):
         took_s = min(_timed(lambda: learner.gradient(task.initial, 0)) for _ in range(5))
-    finally:
-        torch.set_num_threads(threads)
     rounds = math.ceil(len(task.roles.workers) / len(os.sched_getaffinity(0)))
     return max(1.0, math.ceil(10 * FIT_MARGIN * took_s * rounds / device.seconds(task.gradient_work)) / 10)
 
@@ -223,7 +219,8 @@ def _timed(fn: Callable[[], object]) -> float:
 
 
 def _start_ray(scratch: Path) -> None:
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0", OMP_NUM_THREADS="1")
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0", RAY_AUTH_MODE="disabled", OMP_NUM_THREADS="1")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     ray.init(
         address="local",
         include_dashboard=False,
@@ -233,6 +230,8 @@ def _start_ray(scratch: Path) -> None:
         _node_ip_address="127.0.0.1",
         _temp_dir=str(scratch / "ray"),
     )
+    for number, handler in handlers.items():  # Ray has put its own in place, which abort the process
+        signal.signal(number, handler)
 
 
 def _start_actors(experiment: Experiment, device: str, network: EmulatedNetwork, dilation: float) -> dict[str, Any]:

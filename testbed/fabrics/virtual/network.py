@@ -73,7 +73,7 @@ class Connection:
         self.deliver = deliver
         self.active: Flow | None = None
         self.queue: deque[tuple[Any, int]] = deque()
-        self.room: deque[asyncio.Future[None]] = deque()  # senders waiting for a place in the queue
+        self.room: deque[asyncio.Future[None]] = deque()  # of the messages in the queue past QUEUE_MESSAGES
 
 
 class Network:
@@ -112,16 +112,16 @@ class Network:
         return Connection(tuple(self.links[name] for name in names), delay_s, deliver)
 
     async def send(self, connection: Connection, message: Any, nbytes: int) -> None:
-        """Queue a message; returns at once unless the queue is full."""
+        """Queue a message; returns at once unless the queue is full, then when the message has a place in it."""
         self.messages += 1
         if connection.active is None:
             self._start(connection, message, nbytes)
             return
-        while len(connection.queue) >= QUEUE_MESSAGES:
+        connection.queue.append((message, nbytes))
+        if len(connection.queue) > QUEUE_MESSAGES:
             place: asyncio.Future[None] = self._loop.create_future()
             connection.room.append(place)
             await place
-        connection.queue.append((message, nbytes))
 
     def set_rate(self, src: str, dst: str, bytes_per_s: float) -> None:
         """Change a WAN link's rate now."""
@@ -152,8 +152,8 @@ class Network:
         connection.active = None
         if connection.queue:
             self._start(connection, *connection.queue.popleft())
-            if connection.room:
-                connection.room.popleft().set_result(None)
+            if connection.room and not (place := connection.room.popleft()).done():  # done: its sender was cancelled
+                place.set_result(None)
 
     def _touch(self, links: Iterable[Link]) -> None:
         self._changed.update(dict.fromkeys(links))

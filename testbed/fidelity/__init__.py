@@ -1,0 +1,7 @@
+"""Does the emulated network do what its profile says? Measured inside the run's own sandbox, link by link.
+
+- `figures` holds what was asked, what was measured and the bound between them, and writes tables of it;
+- `probes` measures: message times, goodput, round trips; `load` keeps every core busy meanwhile;
+- `gate` is the short check before every emulated run;
+- `measure` is the long one, `testbed fidelity`; `against` compares with the virtual network; `report` writes it down.
+"""

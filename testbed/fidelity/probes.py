@@ -1,0 +1,305 @@
+"""Measuring inside an emulated network, from the process that built it.
+
+All hosts live on one machine and share its clock, so times are taken one way: a `Channel` is a warm TCP connection
+between two hosts with both ends in this process, and its receiving thread notes when each byte count was reached.
+Round trips are ICMP echoes with the kernel's own time of arrival: they tell what the network does, not how late a
+busy machine wakes the probe.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import socket
+import struct
+import threading
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import clock_gettime, monotonic, sleep
+from types import TracebackType
+from typing import Self
+
+from testbed.errors import NetworkError
+from testbed.fabrics.emulation import links, netns
+from testbed.fabrics.emulation.network import EmulatedNetwork
+from testbed.wan.plan import region_of
+from testbed.wan.profile import Link
+
+CHUNK = memoryview(bytes(1 << 20))
+READ_BYTES = 1 << 20
+PATIENCE_S = 5.0  # beyond what a transfer should take, before it is given up
+WARM_WINDOWS = 3  # receive windows sent before anything is timed: slow start is over after two
+SO_TIMESTAMPNS = 35
+ECHO_REQUEST, ECHO_REPLY = 8, 0
+
+
+def path_link(network: EmulatedNetwork, src: str, dst: str) -> Link:
+    """Rate and RTT between two hosts as the (dilated) profile has it; the LAN's delay is not emulated."""
+    profile = network.plan.profile
+    if region_of(src) == region_of(dst):
+        return Link(profile.lan.goodput_mbit, 0.0)
+    wan = profile.link(region_of(src), region_of(dst))
+    return Link(min(wan.goodput_mbit, profile.lan.goodput_mbit), wan.rtt_ms)
+
+
+def message_s(link: Link, size_bytes: int) -> float:
+    """How long a message takes alone on a warm connection: size / rate + delay (seconds)."""
+    return size_bytes / link.bytes_per_s + link.delay_s
+
+
+class Arrivals:
+    """When how many bytes had come, as one receiver saw it."""
+
+    def __init__(self) -> None:
+        self.times_s: list[float] = []  # monotonic clock
+        self.totals: list[int] = []  # bytes since the connection began
+
+    def note(self, time_s: float, total: int) -> None:
+        self.times_s.append(time_s)  # first, so that a reader never finds a total without its time
+        self.totals.append(total)
+
+    def reached_s(self, total: int) -> float:
+        """When byte number `total` had come."""
+        return self.times_s[bisect_left(self.totals, total)]
+
+    def by(self, time_s: float) -> float:
+        """Bytes that had come by a time; between two notes they are taken to come evenly."""
+        times, totals = self.times_s, self.totals
+        after = bisect_left(times, time_s)
+        if after == 0:
+            return 0.0
+        if after == len(times):
+            return float(totals[-1])
+        share = (time_s - times[after - 1]) / (times[after] - times[after - 1])
+        return totals[after - 1] + share * (totals[after] - totals[after - 1])
+
+    def goodput_mbit(self, start_s: float, end_s: float) -> float:
+        """Mean goodput between two times (10^6 bit/s)."""
+        return (self.by(end_s) - self.by(start_s)) * 8 / (end_s - start_s) / 1e6
+
+
+class Channel:
+    """A TCP connection from host `src` to host `dst`; a context manager. One thread may send at a time.
+
+    Raises
+    ------
+    NetworkError
+        No connection could be made, or what was sent did not arrive in good time.
+    """
+
+    def __init__(self, network: EmulatedNetwork, src: str, dst: str) -> None:
+        self.name = f"{src} to {dst}"
+        self.link = path_link(network, src, dst)
+        self.arrivals = Arrivals()
+        self.sent_bytes = 0
+        self._target = 0
+        self._reached = threading.Event()
+        here, there = network.hosts[src], network.hosts[dst]
+        with netns.enter(there.netns_pid):
+            listener = socket.create_server((there.ip, 0))
+        with netns.enter(here.netns_pid):
+            self._sender = socket.socket()
+        with listener:
+            self._receiver = self._connect(listener)
+        self._sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._thread = threading.Thread(target=self._receive, name=f"probe {self.name}", daemon=True)
+        self._thread.start()
+
+    def _connect(self, listener: socket.socket) -> socket.socket:
+        patience_s = PATIENCE_S + 2 * self.link.rtt_ms / 1e3
+        self._sender.settimeout(patience_s)
+        listener.settimeout(patience_s)
+        try:
+            self._sender.connect(listener.getsockname())
+            receiver, _ = listener.accept()
+        except OSError as error:
+            self._sender.close()
+            raise NetworkError(f"no connection from {self.name}: {error}") from None
+        return receiver
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for end in (self._sender, self._receiver):
+            end.close()
+
+    def _receive(self) -> None:
+        buffer, total = bytearray(READ_BYTES), 0
+        self._receiver.settimeout(None)
+        while True:
+            try:
+                count = self._receiver.recv_into(buffer)
+            except OSError:
+                return
+            if not count:
+                return
+            total += count
+            self.arrivals.note(monotonic(), total)
+            if total >= self._target:
+                self._reached.set()
+
+    def put(self, size_bytes: int) -> tuple[float, int]:
+        """Send bytes; returns when sending began (s) and the byte count at their end. It waits only for room."""
+        began_s = monotonic()
+        self._sender.settimeout(PATIENCE_S + 3 * message_s(self.link, size_bytes))
+        left = size_bytes
+        try:
+            while left:
+                part = min(left, len(CHUNK))
+                self._sender.sendall(CHUNK[:part])
+                left -= part
+        except OSError as error:
+            raise NetworkError(f"{self.name}: {error}") from None
+        self.sent_bytes += size_bytes
+        return began_s, self.sent_bytes
+
+    def await_all(self) -> float:
+        """Wait until everything sent has come; returns when it had (s)."""
+        total = self.sent_bytes
+        under_way = total - (self.arrivals.totals[-1] if self.arrivals.totals else 0)
+        self._reached.clear()
+        self._target = total
+        if not self.arrivals.totals or self.arrivals.totals[-1] < total:
+            patience_s = PATIENCE_S + 3 * message_s(self.link, under_way)
+            if not self._reached.wait(patience_s):
+                raise NetworkError(f"{self.name}: the last {under_way} bytes did not come within {patience_s:.1f} s")
+        return self.arrivals.reached_s(total)
+
+    def warm(self) -> None:
+        """Send until TCP's slow start is over."""
+        self.put(WARM_WINDOWS * links.wan_window_bytes(self.link))
+        self.await_all()
+
+    def message(self, size_bytes: int) -> float:
+        """Seconds from the start of sending a message until its last byte has come."""
+        began_s, _ = self.put(size_bytes)
+        return self.await_all() - began_s
+
+    def messages(self, sizes_bytes: Sequence[int]) -> list[float]:
+        """Seconds for each of a row of messages sent without a pause.
+
+        A message's time begins when the link is free for it: the path's delay before its predecessor arrived.
+        """
+        began_s, _ = self.put(0)
+        ends = [self.put(size)[1] for size in sizes_bytes]
+        self.await_all()
+        came_s = [self.arrivals.reached_s(end) for end in ends]
+        starts_s = [began_s, *(time_s - self.link.delay_s for time_s in came_s)]
+        return [end - start for start, end in zip(starts_s, came_s, strict=False)]
+
+    def stream(self, seconds: float) -> tuple[float, float]:
+        """Send for a time; returns the first and last moment (s) at which the link was full, seen at its far end."""
+        began_s = monotonic()
+        part = max(1448, min(len(CHUNK), round(self.link.bytes_per_s * 0.02)))
+        while monotonic() < began_s + seconds:
+            self.put(part)
+        ended_s = self.await_all()
+        return began_s + self.link.delay_s, ended_s
+
+
+@dataclass(frozen=True)
+class Echoes:
+    """Round trips in ms, in the order sent, and how many were lost."""
+
+    rtts_ms: tuple[float, ...]
+    lost: int
+
+    def quantile(self, q: float) -> float | None:
+        """The smallest round trip that at least `q` of all stayed within; a lost one is longer than any."""
+        rank = max(0, -(-round(q * 1e6) * (len(self.rtts_ms) + self.lost) // 1_000_000) - 1)
+        return sorted(self.rtts_ms)[rank] if rank < len(self.rtts_ms) else None
+
+
+class Pinger:
+    """ICMP echoes from one host to another, `count` of them `interval_s` apart, in a thread of its own."""
+
+    def __init__(self, network: EmulatedNetwork, src: str, dst: str, count: int, interval_s: float) -> None:
+        self._address, self._count, self._interval_s = network.hosts[dst].ip, count, interval_s
+        self._patience_s = 1.0 + 3 * path_link(network, src, dst).rtt_ms / 1e3
+        self._identifier = random.getrandbits(16)
+        with netns.enter(network.hosts[src].netns_pid):
+            self._socket = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self._sent_s: dict[int, float] = {}
+        self._rtts_ms: dict[int, float] = {}
+        self._thread = threading.Thread(target=self._run, name=f"ping {self._address}", daemon=True)
+        self._thread.start()
+
+    def result(self) -> Echoes:
+        """Wait for the end."""
+        self._thread.join()
+        return Echoes(tuple(self._rtts_ms[number] for number in sorted(self._rtts_ms)), self._count - len(self._rtts_ms))
+
+    def _run(self) -> None:
+        with self._socket:
+            begin_s = monotonic()
+            for number in range(self._count):
+                self._listen(begin_s + number * self._interval_s)
+                packet = echo_request(self._identifier, number)
+                self._sent_s[number] = clock_gettime(0)  # the wall clock, which the kernel's stamps are in
+                try:
+                    self._socket.sendto(packet, (self._address, 0))
+                except OSError:
+                    continue  # no route, no memory: it is lost
+            self._listen(monotonic() + self._patience_s)
+
+    def _listen(self, until_s: float) -> None:
+        """Take replies until a time, or until all have come."""
+        while len(self._rtts_ms) < self._count:
+            ready, _, _ = select.select([self._socket], [], [], max(until_s - monotonic(), 0.0))
+            if not ready:
+                return
+            packet, ancillary, _, _ = self._socket.recvmsg(2048, 128)
+            number = echo_number(packet, self._identifier)
+            if number in self._sent_s and number not in self._rtts_ms:
+                self._rtts_ms[number] = 1e3 * (_stamp_s(ancillary) - self._sent_s[number])
+
+
+def echo_request(identifier: int, number: int) -> bytes:
+    """An ICMP echo request (RFC 792) with 56 bytes of data, as ping's."""
+    data = bytes(56)
+    head = struct.pack("!BBHHH", ECHO_REQUEST, 0, 0, identifier, number)
+    return struct.pack("!BBHHH", ECHO_REQUEST, 0, checksum(head + data), identifier, number) + data
+
+
+def checksum(data: bytes) -> int:
+    """The Internet checksum (RFC 1071)."""
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def echo_number(packet: bytes, identifier: int) -> int | None:
+    """The sequence number of an IPv4 packet that is the reply to one of ours, else None."""
+    start = 4 * (packet[0] & 15)
+    if len(packet) < start + 8:
+        return None
+    kind, _, _, found, number = struct.unpack_from("!BBHHH", packet, start)
+    return number if kind == ECHO_REPLY and found == identifier else None
+
+
+def _stamp_s(ancillary: list[tuple[int, int, bytes]]) -> float:
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
+            seconds, nanoseconds = struct.unpack("@qq", data[:16])
+            return seconds + nanoseconds / 1e9
+    return clock_gettime(0)
+
+
+def pause_until(time_s: float) -> None:
+    """Sleep until a moment of the monotonic clock."""
+    sleep(max(time_s - monotonic(), 0.0))
+
+
+def cores() -> int:
+    """CPU cores this process may use."""
+    return len(os.sched_getaffinity(0))

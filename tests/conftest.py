@@ -1,0 +1,36 @@
+"""Options and fixtures that tests of several parts share; what they build with is in `harness.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from testbed.learning import cifar, standin
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite-golden", action="store_true", help="write golden trajectories anew; review the diff")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums depend on the number of threads; the runs of an experiment use one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def small_batches() -> list[cifar.Records]:
+    return standin.generate(batches=6, images=200)
+
+
+@pytest.fixture
+def small_data(small_batches: list[cifar.Records], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The `synthetic` data set with 1,000 training and 200 test images in place of 50,000 and 10,000."""
+    monkeypatch.setenv("TESTBED_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(standin, "records", lambda folder: small_batches)
