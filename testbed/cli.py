@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from testbed import __version__
+from testbed import __version__, cli_network
 from testbed.errors import InputError, TestbedError
 
 DESCRIPTION = "Train one model across emulated data centers and compare geo-distributed training systems."
@@ -95,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
 
     clean = command("clean", _clean, "delete what killed runs have left: half-written checkpoints, empty folders")
     clean.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where records are (results)")
+    cli_network.add_commands(commands)
     return parser
 
 

@@ -146,12 +146,14 @@ class _Play:
                 try:
                     self._segments(last)
                 except KeyboardInterrupt:
+                    self.fabric.close()  # roles in other processes would go on recording
                     self._end("interrupted", "stopped by a signal")
                     raise Interrupted(
                         f"stopped at step {self.clock.step} of {self.system}; "
                         f"go on with --resume {self.folder.parents[1]}"
                     ) from None
                 except Exception as error:
+                    self.fabric.close()
                     self._end("failed", str(error))
                     raise
             self._end("finished")

@@ -107,5 +107,6 @@ def table(figures: Sequence[Figure]) -> str:
         for figure in figures
     ]
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-                     for row in [head, *rows])
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
+    )

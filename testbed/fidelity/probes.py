@@ -15,7 +15,6 @@ import socket
 import struct
 import threading
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 from time import clock_gettime, monotonic, sleep
 from types import TracebackType
@@ -42,6 +41,11 @@ def path_link(network: EmulatedNetwork, src: str, dst: str) -> Link:
         return Link(profile.lan.goodput_mbit, 0.0)
     wan = profile.link(region_of(src), region_of(dst))
     return Link(min(wan.goodput_mbit, profile.lan.goodput_mbit), wan.rtt_ms)
+
+
+def round_trip_ms(network: EmulatedNetwork, src: str, dst: str) -> float:
+    """There and back as the profile has it: both directions of a pair may have been measured, and differ."""
+    return 1e3 * (path_link(network, src, dst).delay_s + path_link(network, dst, src).delay_s)
 
 
 def message_s(link: Link, size_bytes: int) -> float:
@@ -75,7 +79,7 @@ class Arrivals:
         share = (time_s - times[after - 1]) / (times[after] - times[after - 1])
         return totals[after - 1] + share * (totals[after] - totals[after - 1])
 
-    def goodput_mbit(self, start_s: float, end_s: float) -> float:
+    def mbit(self, start_s: float, end_s: float) -> float:
         """Mean goodput between two times (10^6 bit/s)."""
         return (self.by(end_s) - self.by(start_s)) * 8 / (end_s - start_s) / 1e6
 
@@ -173,9 +177,9 @@ class Channel:
                 raise NetworkError(f"{self.name}: the last {under_way} bytes did not come within {patience_s:.1f} s")
         return self.arrivals.reached_s(total)
 
-    def warm(self) -> None:
-        """Send until TCP's slow start is over."""
-        self.put(WARM_WINDOWS * links.wan_window_bytes(self.link))
+    def warm(self, windows: int = WARM_WINDOWS) -> None:
+        """Send that many receive windows, until TCP's slow start is over."""
+        self.put(windows * links.wan_window_bytes(self.link))
         self.await_all()
 
     def message(self, size_bytes: int) -> float:
@@ -183,26 +187,10 @@ class Channel:
         began_s, _ = self.put(size_bytes)
         return self.await_all() - began_s
 
-    def messages(self, sizes_bytes: Sequence[int]) -> list[float]:
-        """Seconds for each of a row of messages sent without a pause.
-
-        A message's time begins when the link is free for it: the path's delay before its predecessor arrived.
-        """
-        began_s, _ = self.put(0)
-        ends = [self.put(size)[1] for size in sizes_bytes]
-        self.await_all()
-        came_s = [self.arrivals.reached_s(end) for end in ends]
-        starts_s = [began_s, *(time_s - self.link.delay_s for time_s in came_s)]
-        return [end - start for start, end in zip(starts_s, came_s, strict=False)]
-
-    def stream(self, seconds: float) -> tuple[float, float]:
-        """Send for a time; returns the first and last moment (s) at which the link was full, seen at its far end."""
-        began_s = monotonic()
-        part = max(1448, min(len(CHUNK), round(self.link.bytes_per_s * 0.02)))
-        while monotonic() < began_s + seconds:
-            self.put(part)
-        ended_s = self.await_all()
-        return began_s + self.link.delay_s, ended_s
+    def goodput_mbit(self, seconds: float) -> float:
+        """Goodput of one message that should take this long at the link's rate (10^6 bit/s), without the delay."""
+        size_bytes = max(1, round(self.link.bytes_per_s * seconds))
+        return size_bytes * 8 / 1e6 / max(self.message(size_bytes) - self.link.delay_s, 1e-9)
 
 
 @dataclass(frozen=True)
@@ -236,7 +224,9 @@ class Pinger:
     def result(self) -> Echoes:
         """Wait for the end."""
         self._thread.join()
-        return Echoes(tuple(self._rtts_ms[number] for number in sorted(self._rtts_ms)), self._count - len(self._rtts_ms))
+        return Echoes(
+            tuple(self._rtts_ms[number] for number in sorted(self._rtts_ms)), self._count - len(self._rtts_ms)
+        )
 
     def _run(self) -> None:
         with self._socket:

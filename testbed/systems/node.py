@@ -293,6 +293,10 @@ class Node(ABC):
         finally:
             reader.close()
 
+    def all_ended(self, peers: Iterable[str]) -> bool:
+        """Whether each of `peers`, which this role serves, has reached the end of the segment."""
+        return self._marked.issuperset(peers)
+
     async def wait(self, event: asyncio.Event, what: str) -> None:
         """Wait for something another coroutine of this role will set; PeerTimeout after `patience_s`."""
         if self.patience_s is None:

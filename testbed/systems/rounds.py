@@ -135,7 +135,13 @@ class Rounds:
             self._guard("T_local", peer)
 
     def _t_global_is_over(self) -> None:
-        """Either a round has waited for too long, or none has been opened for too long."""
+        """Either a round has waited for too long, or none has been opened for too long.
+
+        Not once all LPSs have ended their segment: they still answer, but no step of theirs waits, and a T_global
+        shorter than the round trip would go on opening rounds for ever.
+        """
+        if self._node.all_ended(self._node.lpss):
+            return
         if not self._reason:
             self._node.spawn(self._ask(self._open("t-global")))
         elif self._contributions:

@@ -166,17 +166,23 @@ def _tests(log: _Log, where: str) -> Iterator[Test]:
         raise InputError(f"{where}: start.connected is empty; the log does not say who took part")
     ends = log.start.connected[0]
     client, server = plain_host(ends.local_host), plain_host(ends.remote_host)
-    if log.start.accepted_connection is not None:
+    of_server = log.start.accepted_connection is not None
+    if of_server:
         client, server = server, client
     forward = not log.start.test_start.reverse
+    if of_server and not forward:
+        raise InputError(
+            f"{where}: the log of a server that sent (-R), which cannot say what arrived; take the client's"
+        )
     src, dst = (client, server) if forward else (server, client)
     course = _course([interval.sum for interval in log.intervals], where)
     rate = _goodput(log.end.sum_received, f"{where}: end.sum_received")
     yield Test(where, src, dst, forward, rate, _rtt(log), course)
-    if (back := log.end.sum_received_bidir_reverse) is not None:
+    back = log.end.sum_received_bidir_reverse
+    if back is not None and not of_server:  # what a server sent, its log again cannot say
         sums = [interval.sum_bidir_reverse for interval in log.intervals if interval.sum_bidir_reverse is not None]
         rate = _goodput(back, f"{where}: end.sum_received_bidir_reverse")
-        yield Test(where, dst, src, not forward, rate, None, _course(sums, where))
+        yield Test(where, dst, src, False, rate, None, _course(sums, where))
 
 
 def _goodput(total: _Sum, where: str) -> float:

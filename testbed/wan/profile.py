@@ -6,6 +6,7 @@ figure names its source; a figure nobody measured is marked `assumed`. `store.sa
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -199,14 +200,16 @@ def load(name: str, folder: Path = PROFILES) -> Profile:
     )
 
 
-def check_complete(pairs: dict[Pair, Link], where: str) -> None:
+def check_complete(pairs: Collection[Pair], where: str, what: str = "row") -> None:
     """Raise unless every directed pair of the regions that occur in `pairs` is there."""
     if not pairs:
-        raise InputError(f"{where}: no rows; a profile needs at least one pair of regions")
+        raise InputError(f"{where}: no {what}s; a profile needs at least one pair of regions")
     regions = tuple(dict.fromkeys(region for pair in pairs for region in pair))
     missing = [f"{a} to {b}" for a in regions for b in regions if a != b and (a, b) not in pairs]
     if missing:
-        raise InputError(f"{where}: no row for {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else ""))
+        raise InputError(
+            f"{where}: no {what} for {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else "")
+        )
 
 
 def _cap(region: str, cap: _Cap, regions: tuple[str, ...], header: _Header, path: Path) -> Cap:

@@ -34,8 +34,7 @@ def save_profile(profile: Profile, folder: Path, *, replace: bool = False) -> Pa
     InputError
         The name cannot be one, the files are there already, or the folder cannot be written to.
     """
-    header = _path(folder, profile.name, ".toml", replace)
-    table = _path(folder, profile.name, ".csv", replace)
+    header, table = check_free(folder, profile.name, replace=replace)
     _write({table: _profile_csv(profile), header: _profile_toml(profile)})
     return header
 
@@ -49,10 +48,15 @@ def save_trace(found: Trace, folder: Path, comments: Sequence[str], *, replace: 
     settings = ["end: hold"] if found.period_s is None else ["end: loop", f"period_s: {_plain(found.period_s)}"]
     if found.profile:
         settings.append(f"profile: {found.profile}")
-    heads = "".join(f"# {line}\n" for line in [*comments, *settings])
+    heads = "".join(f"# {' '.join(line.split())}\n" for line in [*comments, *settings])
     rows = ([_plain(c.time_s), c.src, c.dst, _plain(c.goodput_mbit)] for c in found.changes)
     _write({path: heads + _csv(trace.COLUMNS, rows)})
     return path
+
+
+def check_free(folder: Path, name: str, *, replace: bool) -> tuple[Path, Path]:
+    """The TOML and the CSV file of a profile to be saved; raises as `save_profile` where it could not be."""
+    return _path(folder, name, ".toml", replace), _path(folder, name, ".csv", replace)
 
 
 def _path(folder: Path, name: str, suffix: str, replace: bool) -> Path:

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -151,8 +152,9 @@ class DelayLine:
     def close(self) -> None:
         process = self._process
         for stream in (process.stdin, process.stdout, process.stderr):
-            if stream:
-                stream.close()
+            with suppress(OSError):  # what a dead process left unread
+                if stream:
+                    stream.close()
         try:
             process.wait(ANSWER_TIMEOUT_S)  # the end of its input ends it
         except subprocess.TimeoutExpired:

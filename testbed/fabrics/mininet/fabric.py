@@ -6,9 +6,9 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import Any
 
 import ray
@@ -29,7 +29,6 @@ from testbed.systems import System
 from testbed.wan.plan import Roles, kind_of
 
 FIRST_PORT = 5500
-START_S = 120.0  # bound of bringing actors up
 LEAD_S = 0.2  # actors are told this long before a segment when it starts
 STOP_S = 20.0
 OBJECT_STORE_BYTES = 100 << 20  # nothing big goes through Ray: messages and states do not
@@ -61,12 +60,14 @@ class MininetFabric(Fabric):
         self._roles = self._experiment.roles
         self._system: System
         self._clock_s = 0.0
+        self._pids: list[int] = []
         self._actors: dict[str, Any] = {}  # Ray's actor handles, whose methods no type checker knows
         self._network: EmulatedNetwork | None = None
         try:
             self._network = network = EmulatedNetwork(self._experiment.plan, self.dilation)
             _start_ray(scratch)
             self._actors = _start_actors(self._experiment, device, network, self.dilation)
+            self._pids = self._all("ready")
             self._all("connect")
         except BaseException:
             self.close()
@@ -128,23 +129,23 @@ class MininetFabric(Fabric):
     def states(self, folder: Path) -> Mapping[str, Any]:
         return SavedStates(folder, self._system.initial_state, self._roles.all)
 
-    def _all(self, method: str, *arguments: Any) -> None:
-        """Call a method of every actor at once and wait for all; the first failure is the run's."""
+    def _all(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of every actor at once and return all answers; the first failure is the run's."""
         pending: dict[Any, str] = {
             getattr(actor, method).remote(*arguments): role for role, actor in self._actors.items()
         }
+        answers: list[Any] = []
         deadline_s = monotonic() + self._experiment.run.patience_s
         while pending:
             done, _ = ray.wait(list(pending), timeout=max(deadline_s - monotonic(), 0.0))
             if not done:
                 raise RunError(f"{', '.join(pending.values())}: no answer to '{method}' in time")
-            for reference in done:
-                _answer(pending.pop(reference), reference)
+            answers += [_answer(pending.pop(reference), reference) for reference in done]
+        return answers
 
     def close(self) -> None:
-        for actor in self._actors.values():
-            ray.kill(actor)
-        self._actors = {}
+        _stop_processes(self._pids)  # before this returns, so that nobody records any more
+        self._actors, self._pids = {}, []
         if ray.is_initialized():
             ray.shutdown()
         if self._network is not None:
@@ -235,7 +236,7 @@ def _start_ray(scratch: Path) -> None:
 
 
 def _start_actors(experiment: Experiment, device: str, network: EmulatedNetwork, dilation: float) -> dict[str, Any]:
-    """One actor a role, all up."""
+    """One actor a role."""
     endpoints = _endpoints(experiment.roles, network)
     on_gpu = experiment.roles.workers if device.startswith("cuda") else ()
     data = experiment.as_dict()
@@ -246,12 +247,6 @@ def _start_actors(experiment: Experiment, device: str, network: EmulatedNetwork,
         share = 1 / len(on_gpu) if role in on_gpu else 0
         kind = actor_class.options(num_cpus=0, num_gpus=share, max_concurrency=8, max_restarts=0)
         actors[role] = kind.remote(data, device if role in on_gpu else "cpu", place)
-    starting: dict[Any, str] = {actor.ready.remote(): role for role, actor in actors.items()}
-    done, late = ray.wait(list(starting), num_returns=len(starting), timeout=START_S)
-    for reference in done:
-        _answer(starting[reference], reference)
-    if late:
-        raise RunError(f"{', '.join(starting[reference] for reference in late)} did not start in {START_S:g} s")
     return actors
 
 
@@ -268,6 +263,24 @@ def _endpoints(roles: Roles, network: EmulatedNetwork) -> dict[str, dict[str, En
                 endpoints[peer][role] = Endpoint(address, binds=False)
                 port += 1
     return endpoints
+
+
+def _stop_processes(pids: list[int]) -> None:
+    """Kill the actors' processes and wait until they are gone."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    deadline_s = monotonic() + STOP_S
+    while any(_is_running(pid) for pid in pids) and monotonic() < deadline_s:
+        sleep(0.01)
+
+
+def _is_running(pid: int) -> bool:
+    """Whether a process lives; one that ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _answer(role: str, reference: Any) -> Any:

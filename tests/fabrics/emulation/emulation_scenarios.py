@@ -142,10 +142,14 @@ def faults() -> dict[str, Any]:
         changed = [delay.Wire(**{**vars(wire), **changes}) for wire in wires.wires]
         wires.stage = delay.start(wires.pid, changed, wires.mechanism)
 
-    def kill(network: EmulatedNetwork) -> None:
-        process = network._net["wires"].stage._process
-        process.kill()
-        process.wait()
+    def break_stage(network: EmulatedNetwork) -> None:
+        wires = network._net["wires"]
+        if network.delay_mechanism == "netem":
+            with netns.enter(wires.pid):
+                subprocess.run(["tc", "qdisc", "del", "dev", "w1-0", "root"], check=True)
+        else:
+            wires.stage._process.kill()
+            wires.stage._process.wait()
 
     return {
         "nothing": said(lambda network: None),
@@ -154,7 +158,7 @@ def faults() -> dict[str, Any]:
         "rate": said(tc("class change dev wan1 parent 1: classid 1:1 htb rate 50mbit burst 15k")),
         "delay": said(lambda network: restart(network, delay_s=0.011)),
         "wire rate": said(lambda network: restart(network, bytes_per_s=10**6)),
-        "dead": said(kill),
+        "stage": said(break_stage),
     }
 
 

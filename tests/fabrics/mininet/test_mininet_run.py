@@ -125,7 +125,7 @@ def test_a_role_that_dies_ends_the_run_with_its_name(tmp_path):
 
 def test_sigterm_ends_cleanly_and_resume_goes_on(tmp_path):
     process = subprocess.Popen(
-        command(tmp_path, *SMALL, "--set", "run.checkpoint_steps=200", steps=2_000),
+        command(tmp_path, *SMALL, "--set", "run.checkpoint_steps=50", steps=300),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -144,7 +144,7 @@ def test_sigterm_ends_cleanly_and_resume_goes_on(tmp_path):
     assert done.returncode == 0, done.stderr
     result = load(run_folder(tmp_path)).results[0]
     assert result.status == "finished"
-    assert result.steps["step"].tolist() == list(range(2_000))
+    assert result.steps["step"].tolist() == list(range(300))
 
 
 def test_kill_9_leaves_nothing_behind(tmp_path):
@@ -175,7 +175,7 @@ def _wait_for_actor(out: Path) -> int:
 
 
 def _wait_for_checkpoint(out: Path) -> None:
-    _wait(lambda: any(True for _ in out.glob("cifarnet/*/*/seed-0/checkpoint-200/clock.json")))
+    _wait(lambda: any(True for _ in out.glob("cifarnet/*/*/seed-0/checkpoint-50/clock.json")))
 
 
 def _wait(condition) -> None:

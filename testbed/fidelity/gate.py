@@ -1,0 +1,217 @@
+"""The gate before an emulated run: every link is read back and probed; what is not as asked stops the run.
+
+Theory of operation
+1. What the kernel and the delay stage say of each link is compared with the plan (`EmulatedNetwork.check`).
+2. Then the links are used. Echoes give the round trip of every pair of regions, all at once: they load nothing.
+3. Over every directed link a warm TCP connection sends one long message (its goodput) and one short one (its
+   time, which a burst would falsify), and the link's byte counter must have grown by what was sent: it has not
+   if there is a way around the WAN. Links are probed several at a time where they do not share a direction of a
+   host's LAN link, and no link together with its reverse, whose acknowledgements would take of its rate.
+4. A machine that is busy for a moment makes a good link look bad, never a bad one good: what fails is probed again,
+   alone, and only what fails every time is a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import monotonic, sleep
+from typing import Any
+
+from testbed.errors import NetworkError
+from testbed.fabrics.emulation.links import FRAME_BYTES, PAYLOAD_BYTES
+from testbed.fabrics.emulation.network import EmulatedNetwork
+from testbed.fidelity.figures import Bound, Figure, number, table
+from testbed.fidelity.probes import Channel, Pinger, message_s, path_link, round_trip_ms
+from testbed.wan.plan import region_of
+
+ECHOES, ECHO_INTERVAL_S = 7, 0.02
+LONG_S, PAUSE_S = 0.25, 0.02  # of the long message at the link's rate; the silence before the short one
+SHORT_BYTES = 64 << 10
+WARM_WINDOWS = 2
+ATTEMPTS = 3
+ROUND_MBIT = 1500.0  # links are probed together up to this sum, which any machine can carry
+NAMED = 3  # faults in the error's own line; its table has all
+
+
+@dataclass(frozen=True)
+class GateBounds:
+    """How far a link may be from the profile; wider than those of `testbed fidelity`, whose probes take longer."""
+
+    rtt: Bound = field(default=Bound(relative=0.02, absolute=2.0))  # ms
+    goodput: Bound = field(default=Bound(relative=0.05))  # Mbit/s
+    message: Bound = field(default=Bound(relative=0.05, absolute=2.0))  # ms
+    counted: Bound = field(default=Bound(relative=0.03))  # bytes on the wire
+
+
+@dataclass(frozen=True)
+class GateReport:
+    """What the gate found of a network that passed it."""
+
+    figures: tuple[Figure, ...]
+    again: tuple[str, ...]  # links that had to be probed more than once
+    took_s: float
+
+    def record(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "took_s": round(self.took_s, 3),
+            "probed_again": list(self.again),
+            "figures": [figure.record() for figure in self.figures],
+        }
+
+
+def check(network: EmulatedNetwork, bounds: GateBounds | None = None) -> GateReport:
+    """Read back and probe every WAN link, and the LAN where a region has two hosts.
+
+    Raises
+    ------
+    NetworkError
+        Some link is not what the profile says: the message names the first ones, its note is a table of all with
+        what was asked and measured.
+    """
+    began_s = monotonic()
+    said = ""
+    try:
+        network.check()
+    except NetworkError as error:
+        said = str(error)
+    figures, again = probe(network, bounds or GateBounds())
+    faults = [figure for figure in figures if not figure.ok]
+    if said or faults:
+        raise failure(network.plan.profile.name, said, faults)
+    return GateReport(tuple(figures), again, monotonic() - began_s)
+
+
+def failure(profile: str, said: str, faults: Sequence[Figure]) -> NetworkError:
+    """The error for what was read back (`said`, may be empty) and for the figures at fault."""
+    links = dict.fromkeys(figure.name for figure in faults)
+    parts = [said] if said else []
+    if faults:
+        first = [
+            f"{figure.name} {figure.section} {number(figure.asked)} {figure.unit} asked, "
+            + (f"{number(figure.measured)} measured" if figure.measured is not None else "nothing came")
+            for figure in faults[:NAMED]
+        ]
+        more = f" and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
+        parts.append(f"{len(links)} links do not do what profile {profile} says: {'; '.join(first)}{more}")
+    error = NetworkError("; ".join(parts))
+    if faults:
+        error.add_note(table(faults))
+    return error
+
+
+def probe(network: EmulatedNetwork, bounds: GateBounds) -> tuple[list[Figure], tuple[str, ...]]:
+    """The probes alone; returns their figures and the names of what had to be probed more than once."""
+    first = {region: network.plan.hosts_of(region)[0] for region in network.plan.regions}
+    pairs = {f"{a}<>{b}": (first[a], first[b]) for a, b in network.plan.wan if a < b}
+    paths = {f"{a}>{b}": (first[a], first[b]) for a, b in network.plan.wan}
+    trips = _echoes(network, bounds, pairs)
+    trips |= _again(trips, lambda name: _echoes(network, bounds, {name: pairs[name]})[name])
+
+    def transfer(name: str) -> list[Figure]:
+        return _transfer(network, bounds, name, *paths[name])
+
+    found = {name: _unanswered(network, bounds, name, *paths[name]) for name in paths if _dead(name, trips)}
+    for group in rounds(network, [name for name in paths if name not in found]):
+        with ThreadPoolExecutor(len(group)) as pool:
+            found |= zip(group, pool.map(transfer, group), strict=True)
+    paths |= _lan_path(network)
+    found |= {name: transfer(name) for name in paths if name not in found}
+    repeated = {name: figures for name, figures in found.items() if not _dead(name, trips)}
+    again = _again(repeated, transfer)
+    found |= again
+    figures = [figure for figures in (*trips.values(), *found.values()) for figure in figures]
+    return figures, tuple(name for name in (*trips, *found) if name in again)
+
+
+def _again(found: dict[str, list[Figure]], work: Callable[[str], list[Figure]]) -> dict[str, list[Figure]]:
+    """What has failed, probed alone until it holds or has failed `ATTEMPTS` times."""
+    again = {}
+    for name, figures in found.items():
+        for _ in range(ATTEMPTS - 1):
+            if all(figure.ok for figure in figures):
+                break
+            again[name] = figures = work(name)
+    return again
+
+
+def _dead(name: str, trips: dict[str, list[Figure]]) -> bool:
+    """Whether a link's pair of regions did not answer an echo: no connection will come about either."""
+    src, _, dst = name.partition(">")
+    pair = "<>".join(sorted((src, dst)))
+    return pair in trips and trips[pair][0].measured is None
+
+
+def _echoes(network: EmulatedNetwork, bounds: GateBounds, pairs: dict[str, tuple[str, str]]) -> dict[str, list[Figure]]:
+    """The median round trip of every pair, all at once."""
+    pingers = {name: Pinger(network, *ends, ECHOES, ECHO_INTERVAL_S) for name, ends in pairs.items()}
+    found = {}
+    for name, pinger in pingers.items():
+        asked = round_trip_ms(network, *pairs[name])
+        found[name] = [Figure("round trip", name, "ms", asked, pinger.result().quantile(0.5), bounds.rtt)]
+    return found
+
+
+def _transfer(network: EmulatedNetwork, bounds: GateBounds, name: str, src: str, dst: str) -> list[Figure]:
+    counter = _counter(name)
+    before = network.counters()[counter].wire_bytes
+    try:
+        with Channel(network, src, dst) as channel:
+            channel.warm(WARM_WINDOWS)
+            goodput_mbit = channel.goodput_mbit(LONG_S)
+            sleep(PAUSE_S)
+            short_ms = 1e3 * channel.message(SHORT_BYTES)
+            sent = channel.sent_bytes
+    except NetworkError:
+        return _unanswered(network, bounds, name, src, dst)
+    wire = network.counters()[counter].wire_bytes - before
+    link = path_link(network, src, dst)
+    return [
+        Figure("goodput", name, "Mbit/s", link.goodput_mbit, goodput_mbit, bounds.goodput),
+        Figure("message of 64 KB", name, "ms", 1e3 * message_s(link, SHORT_BYTES), short_ms, bounds.message),
+        Figure("bytes counted", name, "bytes", sent * FRAME_BYTES / PAYLOAD_BYTES, wire, bounds.counted),
+    ]
+
+
+def _unanswered(network: EmulatedNetwork, bounds: GateBounds, name: str, src: str, dst: str) -> list[Figure]:
+    """The figures of a link over which nothing comes."""
+    return [Figure("goodput", name, "Mbit/s", path_link(network, src, dst).goodput_mbit, None, bounds.goodput)]
+
+
+def _lan_path(network: EmulatedNetwork) -> dict[str, tuple[str, str]]:
+    """Two hosts of the first region that has two."""
+    for region in network.plan.regions:
+        hosts = network.plan.hosts_of(region)
+        if len(hosts) > 1:
+            return {f"{hosts[0]}>{hosts[1]}": (hosts[0], hosts[1])}
+    return {}
+
+
+def _counter(name: str) -> str:
+    """The counter that a path's bytes must be seen on: its WAN link, or its sender's LAN link."""
+    src, _, dst = name.partition(">")
+    return f"{src}>{region_of(src)}" if region_of(src) else f"{src}>{dst}"
+
+
+def rounds(network: EmulatedNetwork, names: Iterable[str]) -> list[list[str]]:
+    """Directed WAN links in groups that may be probed at once (rule 3)."""
+    groups: list[list[str]] = []
+    for name in names:
+        for group in groups:
+            if _fits(network, name, group):
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return groups
+
+
+def _fits(network: EmulatedNetwork, name: str, group: Sequence[str]) -> bool:
+    src, _, dst = name.partition(">")
+    ends = [other.split(">") for other in group]
+    if any(src == a or dst == b or (src, dst) == (b, a) for a, b in ends):
+        return False
+    rates = [network.plan.wan[a, b].goodput_mbit for a, b in (*ends, (src, dst))]
+    return sum(rates) <= ROUND_MBIT
