@@ -38,7 +38,7 @@ setup-dev: $(VENV)/.ready-dev
 # torch first, so that nothing else chooses its build; then the testbed with what emulation needs.
 $(VENV)/.ready: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[emulation]'
 	$(BIN)/python -c "from testbed.codecs import warm_up; warm_up()"  # compiles the kernels, once
 	touch $@

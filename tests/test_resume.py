@@ -170,7 +170,7 @@ def test_the_handlers_of_signals_are_put_back(small_data: None, tmp_path: Path) 
 # Real processes
 
 LONG = plain(
-    systems={"weightgrad": EXCHANGING}, training={"steps": 2000}, run={"checkpoint_steps": 100, "eval_images": 50}
+    systems={"weightgrad": {**EXCHANGING, "rate": 0.002}}, training={"steps": 2000}, run={"checkpoint_steps": 100, "eval_images": 50}
 )
 
 

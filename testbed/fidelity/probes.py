@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from testbed.errors import NetworkError
-from testbed.fabrics.emulation import links, netns
+from testbed.fabrics.emulation import netns
 from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.wan.plan import region_of
 from testbed.wan.profile import Link
@@ -29,7 +29,7 @@ from testbed.wan.profile import Link
 CHUNK = memoryview(bytes(1 << 20))
 READ_BYTES = 1 << 20
 PATIENCE_S = 5.0  # beyond what a transfer should take, before it is given up
-WARM_WINDOWS = 3  # receive windows sent before anything is timed: slow start is over after two
+WARM_PRODUCTS, WARM_SLACK_S = 2.0, 10e-3  # bandwidth-delay products sent before anything is timed; the hosts' own time
 SO_TIMESTAMPNS = 35
 ECHO_REQUEST, ECHO_REPLY = 8, 0
 
@@ -177,9 +177,9 @@ class Channel:
                 raise NetworkError(f"{self.name}: the last {under_way} bytes did not come within {patience_s:.1f} s")
         return self.arrivals.reached_s(total)
 
-    def warm(self, windows: int = WARM_WINDOWS) -> None:
-        """Send that many receive windows, until TCP's slow start is over."""
-        self.put(windows * links.wan_window_bytes(self.link))
+    def warm(self) -> None:
+        """Send until TCP's slow start is over: its window has then grown by what was acknowledged."""
+        self.put(round(WARM_PRODUCTS * self.link.bytes_per_s * (self.link.rtt_ms / 1e3 + WARM_SLACK_S)))
         self.await_all()
 
     def message(self, size_bytes: int) -> float:

@@ -87,8 +87,9 @@ def draw(profile: Profile, path: Path) -> None:
         FigureCanvasAgg(figure)
         for axes, figures in zip(figure.subplots(1, 2), (GOODPUT, RTT), strict=True):
             _heat(axes, profile, figures)
-        note = f"\n{ASSUMED} assumed, not measured" if profile.assumed else ""
-        figure.suptitle(f"{profile.name}: {profile.title}{note}", fontsize=10.5)
+        lan = f"LAN of each host: {profile.lan.goodput_mbit:g} Mbit/s, {profile.lan.rtt_ms:g} ms"
+        note = f"; {ASSUMED} assumed, not measured" if profile.assumed else ""
+        figure.suptitle(f"{profile.name}: {profile.title}\n{lan}{note}", fontsize=10.5)
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png", metadata={"Software": None})
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from testbed.errors import InputError, nearest
+from testbed.wan import profile as profiles
 from testbed.wan import reading
 from testbed.wan.import_profile import DST, SRC, pair_of, rate_column, read_tests, row_pair
 from testbed.wan.iperf3 import Failed, Interval
@@ -168,4 +169,5 @@ def assemble(name: str, recording: Recording, profile: Profile, period_s: float 
     changes = sorted(recording.changes, key=lambda c: (c.time_s, order[c.src, c.dst]))
     if period_s is not None and period_s <= changes[-1].time_s:
         raise InputError(f"--loop {period_s:g}: the last change is at {changes[-1].time_s:g} s; loop later than that")
-    return Trace(name, tuple(changes), period_s, profile.name)
+    stored = profile.name in profiles.available()  # only then can a reader of the trace find it by its name
+    return Trace(name, tuple(changes), period_s, profile.name if stored else "")

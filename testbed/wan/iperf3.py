@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,7 +137,7 @@ def read(path: Path) -> list[Test | Failed]:
 def _documents(path: Path) -> Iterator[tuple[str, Any]]:
     """The JSON documents of a file, each with the line it begins on."""
     text = reading.read_text(path)
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(parse_constant=_no_number)
     at = _skip_blanks(text, 0)
     if at == len(text):
         raise InputError(f"{path}:1: empty; iperf3 wrote nothing into it")
@@ -149,8 +150,14 @@ def _documents(path: Path) -> Iterator[tuple[str, Any]]:
             raise InputError(f"{path}:{error.lineno}: not complete JSON: {error.msg}{cut}") from None
         except RecursionError:
             raise InputError(f"{where}: not an iperf3 log: nested too deeply") from None
+        except ValueError as error:
+            raise InputError(f"{where}: not an iperf3 log: {error}") from None
         yield where, document
         at = _skip_blanks(text, at)
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is not a number")
 
 
 def _skip_blanks(text: str, at: int) -> int:
@@ -202,7 +209,7 @@ def _course(sums: list[_Sum], where: str) -> tuple[Interval, ...]:
     for each in sums:
         if each.omitted:
             continue
-        if each.end <= each.start or (course and each.start < course[-1].start_s):
+        if not (0 <= each.start < each.end < math.inf) or (course and each.start < course[-1].start_s):
             raise InputError(f"{where}: intervals: time goes back at {each.start:g} s to {each.end:g} s")
         if each.bits_per_second < 0:
             raise InputError(f"{where}: intervals: {each.bits_per_second:g} bit/s at {each.start:g} s")

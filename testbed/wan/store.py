@@ -150,4 +150,4 @@ def _key(text: str) -> str:
 
 def _plain(value: float) -> str:
     """The shortest text that reads back as the same number."""
-    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(value)

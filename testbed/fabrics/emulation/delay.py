@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,23 +75,23 @@ class Netem:
     mechanism = "netem"
 
     def __init__(self, pid: int, wires: Sequence[Wire]) -> None:
+        self._pid = pid
         self._wires = {wire.name: wire for wire in wires}
-        links.batch("tc", pid, [line for wire in wires for line in self._commands(wire)])
+        lines = []
+        for wire in wires:
+            lines += [
+                f"qdisc replace {_netem(wire)}",
+                f"qdisc add dev {wire.entry} handle ffff: ingress",
+                f"filter add dev {wire.entry} parent ffff: protocol all prio 1 u32 match u32 0 0"
+                f" action mirred egress redirect dev {wire.exit}",
+            ]
+        links.batch("tc", pid, lines)
         self._namespace = links.Namespace(pid)
 
-    @staticmethod
-    def _commands(wire: Wire) -> list[str]:
-        delay, rate = f"delay {round(wire.delay_s * 1e6)}us", f"rate {8 * wire.bytes_per_s}bit"
-        return [
-            f"qdisc replace dev {wire.exit} root handle 1: netem {delay} {rate} limit {NETEM_LIMIT}",
-            f"qdisc add dev {wire.entry} handle ffff: ingress",
-            f"filter add dev {wire.entry} parent ffff: protocol all prio 1 u32 match u32 0 0"
-            f" action mirred egress redirect dev {wire.exit}",
-        ]
-
     def set_rate(self, name: str, bytes_per_s: int) -> None:
-        wire = self._wires[name]
-        self._namespace.change_netem(wire.exit, wire.delay_s, bytes_per_s, NETEM_LIMIT)
+        wire = replace(self._wires[name], bytes_per_s=bytes_per_s)
+        # Not with pyroute2: it sends netem's rate twice, once as an attribute that the kernel refuses.
+        links.batch("tc", self._pid, [f"qdisc change {_netem(wire)}"])
 
     def found(self) -> dict[str, tuple[float, int]]:
         found = self._namespace.netems()
@@ -107,7 +107,18 @@ class Netem:
         return {"mechanism": self.mechanism, "drops": drops}
 
     def close(self) -> None:
-        self._namespace.close()
+        wires, self._wires = self._wires, {}
+        if wires:
+            self._namespace.close()
+            lines = [f"qdisc del dev {wire.exit} root" for wire in wires.values()]
+            lines += [f"qdisc del dev {wire.entry} ingress" for wire in wires.values()]
+            with suppress(NetworkError):  # the namespace may be gone already, and the qdiscs with it
+                links.batch("tc", self._pid, lines)
+
+
+def _netem(wire: Wire) -> str:
+    delay = f"delay {round(wire.delay_s * 1e6)}us rate {8 * wire.bytes_per_s}bit limit {NETEM_LIMIT}"
+    return f"dev {wire.exit} root handle 1: netem {delay}"
 
 
 class DelayLine:

@@ -204,18 +204,6 @@ class Namespace:
                 )
         return found
 
-    def change_netem(self, interface: str, delay_s: float, bytes_per_s: int, limit: int) -> None:
-        """Set delay and rate of an interface's netem; packets already in it keep their times."""
-        self._socket.tc(
-            "change",
-            "netem",
-            self._index[interface],
-            handle=ROOT,
-            delay=round(delay_s * 1e6),
-            rate=f"{8 * bytes_per_s}bit",
-            limit=limit,
-        )
-
     def close(self) -> None:
         self._socket.close()
 

@@ -220,7 +220,13 @@ def _timed(fn: Callable[[], object]) -> float:
 
 
 def _start_ray(scratch: Path) -> None:
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0", RAY_AUTH_MODE="disabled", OMP_NUM_THREADS="1")
+    os.environ.update(
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_DEDUP_LOGS="0",
+        RAY_AUTH_MODE="disabled",
+        RAY_BACKEND_LOG_LEVEL="error",
+        OMP_NUM_THREADS="1",
+    )
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     ray.init(
         address="local",

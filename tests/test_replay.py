@@ -1,0 +1,117 @@
+"""A trace changes the WAN's rates at its own times, on the virtual fabric and as a value."""
+
+from pathlib import Path
+
+import pytest
+from harness import network, quadratic_task
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.compute import compute_model
+from testbed.errors import InputError
+from testbed.fabrics.virtual import VirtualFabric
+from testbed.record.events import Capacity, StepDone
+from testbed.systems import SYSTEMS
+from testbed.wan import trace as traces
+from testbed.wan.plan import NetworkPlan, Roles
+from testbed.wan.profile import Link
+from testbed.wan.trace import Change, Trace
+
+ROLES = Roles(("a", "b"), 1, "c")
+LAN, WAN = Link(1000, 0.2), Link(0.1, 20)
+
+
+def both_ways(time_s: float, goodput_mbit: float) -> tuple[Change, ...]:
+    return tuple(
+        Change(time_s, src, dst, goodput_mbit) for src, dst in (("a", "c"), ("c", "a"), ("b", "c"), ("c", "b"))
+    )
+
+
+def run(trace: Trace | None, wan: Link = WAN, stops=(6,)):
+    """Baseline's events and end on the virtual fabric."""
+    task = quadratic_task(ROLES, steps=6)
+    made = SYSTEMS["baseline"](task, SYSTEMS["baseline"].options_type())
+    plan = NetworkPlan(ROLES.all, network(("a", "b", "c"), LAN, wan))
+    fabric = VirtualFabric(plan, ROLES, compute_model("m60"), lambda name, seed: made, trace=trace)
+    events = []
+    fabric.record = events.append
+    fabric.begin("baseline", 3, Path(), 0.0, None)
+    for stop in stops:
+        end_s = fabric.segment(stop)
+    return events, end_s
+
+
+def test_a_trace_from_the_start_on_equals_a_profile_with_its_rates():
+    assert run(Trace("half", both_ways(0.0, WAN.goodput_mbit / 2)))[1] == run(None, Link(WAN.goodput_mbit / 2, 20))[1]
+
+
+def test_changes_happen_at_their_own_times_and_slow_the_steps():
+    plain, _ = run(None)
+    events, _ = run(Trace("outage", both_ways(0.5, WAN.goodput_mbit / 20) + both_ways(2.5, WAN.goodput_mbit)))
+    assert [event.time_s for event in events if isinstance(event, Capacity)] == [0.5] * 4 + [2.5] * 4
+
+    def ends(events):
+        return {event.step: event.time_s for event in events if isinstance(event, StepDone) and event.node == "a/w0"}
+
+    before, after = ends(plain), ends(events)
+    unhurt = [step for step in before if before[step] < 0.5]
+    assert unhurt and all(after[step] == before[step] for step in unhurt)
+    assert after[max(unhurt) + 2] > before[max(unhurt) + 2] + 0.5
+
+
+def test_rates_hold_over_the_end_of_a_segment():
+    trace = Trace("outage", both_ways(0.3, WAN.goodput_mbit / 2))
+    whole, cut = run(trace), run(trace, stops=(2, 6))
+    assert cut[1] == pytest.approx(whole[1], abs=0.1)  # a boundary costs a round trip of markers
+    assert len([event for event in cut[0] if isinstance(event, Capacity)]) == 4
+
+
+changes = st.lists(
+    st.tuples(st.floats(0, 50), st.sampled_from(["a", "b"]), st.floats(0.1, 1000)), min_size=1, max_size=8
+).map(lambda rows: tuple(Change(t, src, "c", rate) for t, src, rate in sorted(rows)))
+
+
+@given(changes, st.one_of(st.none(), st.floats(51, 100)), st.floats(0, 300))
+def test_the_rates_in_force_are_those_of_the_changes_so_far(changes, period_s, clock_s):
+    trace = Trace("any", changes, period_s)
+    rates = {}
+    for change in trace.after(-1.0):
+        if change.time_s > clock_s:
+            break
+        rates[change.src, change.dst] = change.goodput_mbit
+    else:
+        assert period_s is None, "a trace that loops never ends"
+    assert trace.at(clock_s) == rates
+    following = next(trace.after(clock_s), None)
+    assert following is None or following.time_s > clock_s
+
+
+@pytest.mark.parametrize("name", ["outage", "diurnal"])
+def test_shipped_traces_fit_the_shipped_profile(name):
+    loaded = traces.load(traces.TRACES / f"{name}.csv", ("us-west-1", "us-east-1", "us-east-2"))
+    assert loaded.changes
+    assert (loaded.period_s is not None) == (name == "diurnal")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("time_s,src_region,dst_region\n", 1, "columns"),
+        ("# end: lop\ntime_s,src_region,dst_region,goodput_mbit\n1,a,b,5\n", None, "did you mean 'loop'"),
+        ("# end: loop\n# period_s: 1\ntime_s,src_region,dst_region,goodput_mbit\n1,a,b,5\n", None, "period_s is 1"),
+        ("time_s,src_region,dst_region,goodput_mbit\n1,a,b,0\n", 2, "0"),
+        ("time_s,src_region,dst_region,goodput_mbit\n1,a,x,5\n", 2, "no region 'x'"),
+        ("time_s,src_region,dst_region,goodput_mbit\n1,a,a,5\n", 2, "itself"),
+        ("time_s,src_region,dst_region,goodput_mbit\n2,a,b,5\n1,a,b,5\n", 3, "goes back"),
+        ("time_s,src_region,dst_region,goodput_mbit\n2,a,b,5\n3,a,b,x\n", 3, "number"),
+        ("time_s,src_region,dst_region,goodput_mbit\n", None, "no changes"),
+    ],
+)
+def test_what_cannot_be_is_one_line_with_file_and_line(tmp_path, text, line, says):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        traces.load(path, ("a", "b", "c"))
+    message = str(caught.value)
+    assert says in message and "\n" not in message
+    assert message.startswith(f"{path}:{line}:" if line else str(path))

@@ -1,0 +1,116 @@
+"""`testbed profile measure`: the list of hosts, and a real measurement between namespaces."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from wan_files import DATA
+
+from testbed.errors import InputError, RunError
+from testbed.fabrics.emulation import sandbox
+from testbed.wan import measure, profile
+from testbed.wan.measure import Host, Hosts, read_hosts
+
+EAST, WEST = '[[hosts]]\nregion = "east"\naddress = "10.0.0.1"\n', '[[hosts]]\nregion = "west"\naddress = "10.0.0.2"\n'
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_hosts_are_reached_over_ssh_unless_a_command_is_given(tmp_path):
+    text = EAST + 'command = ["ssh", "-p", "22", "me@east"]\n' + WEST
+    east, west = read_hosts(write(tmp_path / "hosts.toml", text)).hosts
+    assert east.prefix == ["ssh", "-p", "22", "me@east"]
+    assert west.prefix == ["ssh", "-o", "BatchMode=yes", "10.0.0.2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (EAST, r"hosts\.toml: Expected `array` of length >= 2"),
+        (EAST + EAST, "region east has two hosts"),
+        (EAST + WEST.replace("10.0.0.2", "$(reboot)"), r"west: address '\$\(reboot\)' is neither"),
+        (EAST + WEST.replace("10.0.0.2", "-oProxyCommand=x"), "address '-oProxyCommand=x' is neither"),
+        (EAST + WEST.replace('"west"', '"we st"'), "region is 'we st'"),
+        ("port = 0\n" + EAST + WEST, r"port"),
+        ("ports = 1\n" + EAST + WEST, "unknown field `ports`"),
+        ("[[hosts]", "hosts.toml: "),
+    ],
+)
+def test_a_list_that_cannot_be_is_refused(tmp_path, text, line):
+    with pytest.raises(InputError, match=line):
+        read_hosts(write(tmp_path / "hosts.toml", text))
+
+
+def machine(folder: Path, name: str, iperf3: str, ping: str) -> Host:
+    """A host whose programs are shell scripts; the `command` finds them first."""
+    bin_folder = folder / name
+    bin_folder.mkdir()
+    for program, script in (("iperf3", iperf3), ("ping", ping)):
+        write(bin_folder / program, f"#!/bin/sh\n{script}\n").chmod(0o755)
+    return Host(name, name, ["env", f"PATH={bin_folder}:/usr/bin:/bin"])
+
+
+LISTENS = 'case "$*" in *-s*) echo "Server listening on 5201"; exec sleep 5;; esac\n'
+PING = "echo 'rtt min/avg/max/mdev = 11.1/12.25/13.3/0.1 ms'"
+
+
+def test_the_round_trip_is_pings_mean(tmp_path):
+    log = f"cat {DATA / 'iperf3-3.12-three-streams.json'}"
+    hosts = Hosts([machine(tmp_path, name, LISTENS + log, PING) for name in ("east", "west")])
+    told: list[str] = []
+    rates, method = measure.measure(hosts, told.append, tmp_path / "logs")
+    assert rates.rtt_ms == {("east", "west"): 12.25}
+    assert method == "ping, mean of 10"
+    assert set(rates.goodput_mbit) == {("east", "west"), ("west", "east")}
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["east__west.json", "west__east.json"]
+    assert len(told) == 3
+
+
+def test_where_ping_is_not_answered_the_round_trip_is_that_of_a_trickle(tmp_path):
+    log = f"cat {DATA / 'iperf3-3.12-three-streams.json'}"
+    hosts = Hosts([machine(tmp_path, name, LISTENS + log, "exit 1") for name in ("east", "west")])
+    rates, method = measure.measure(hosts, lambda _: None)
+    assert rates.rtt_ms["east", "west"] > 0
+    assert method == "lowest smoothed RTT of iperf3 at 0.2 Mbit/s"
+
+
+def test_a_test_that_fails_twice_ends_the_measurement(tmp_path):
+    log = f"cat {DATA / 'iperf3-3.12-failed.json'}; exit 1"
+    hosts = Hosts([machine(tmp_path, name, LISTENS + log, PING) for name in ("east", "west")])
+    with pytest.raises(RunError, match=r"east to west \(west:5201\): iperf3: unable to connect to server"):
+        measure.measure(hosts, lambda _: None)
+
+
+def test_a_server_that_does_not_start_is_an_error(tmp_path):
+    hosts = Hosts([machine(tmp_path, name, "echo 'Address already in use' >&2; exit 1", PING) for name in "ab"])
+    with pytest.raises(RunError, match="b: iperf3 did not start there: Address already in use"):
+        measure.measure(hosts, lambda _: None)
+
+
+def test_a_command_that_does_not_exist_is_an_error():
+    hosts = Hosts([Host(name, name, ["/nowhere/ssh"]) for name in "ab"])
+    with pytest.raises(InputError, match=r"/nowhere/ssh: .*; check `command`"):
+        measure.measure(hosts, lambda _: None)
+
+
+@pytest.mark.emulation
+def test_between_namespaces_every_uplink_is_measured_at_its_shaped_rate(tmp_path):
+    if (why := sandbox.available()) or not shutil.which("iperf3"):
+        pytest.skip(why or "iperf3 is not installed")
+    script = Path(__file__).with_name("measure_in_sandbox.py")
+    arguments = ["profile", "measure", str(tmp_path / "hosts.toml"), "--name", "measured", "--out", str(tmp_path)]
+    assert sandbox.run([sys.executable, str(script), str(tmp_path / "hosts.toml"), *arguments]) == 0
+    found = profile.load(str(tmp_path / "measured.toml"))
+    uplinks = {"east": 20, "west": 40, "north": 80}
+    assert set(found.regions) == set(uplinks)
+    for (src, dst), link in found.pairs.items():
+        assert link.goodput_mbit == pytest.approx(uplinks[src], rel=0.05), (src, dst)
+        assert link.rtt_ms < 5
+    assert not found.assumed
+    assert "at the receiver" in found.sources["rate"]
