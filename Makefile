@@ -24,7 +24,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(COMPUTE),--set compute.device=$(COMPUTE)) $(if $(SCALE),--scale $(SCALE)) \
           $(if $(DEVICE),--device $(DEVICE)) $(if $(OUT),--out "$(OUT)")
 
-.PHONY: help setup setup-dev check test test-fast experiment replay plots fidelity clean
+.PHONY: help setup setup-dev check test test-fast experiment replay plots fidelity reference clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,13 @@ plots: setup  ## draw a run's tables and plots again: make plots RUN=results/cif
 
 fidelity: setup  ## does the emulated network do what PROFILE says?
 	$(TESTBED) fidelity $(or $(PROFILE),weightgrad-ec2) $(if $(OUT),--out "$(OUT)")
+
+reference: setup-dev  ## run cifarnet as it is and keep its report in results/reference/, README included
+	rm -rf build/reference
+	$(TESTBED) run cifarnet --fabric mininet --out build/reference
+	mkdir -p results/reference/cifarnet
+	cd build/reference/cifarnet/*/ && cp run.json summary.csv summary.md comparison.png $(CURDIR)/results/reference/cifarnet/
+	$(BIN)/python -m pytest -q tests/test_readme.py --rewrite-golden
 
 clean:  ## delete what killed runs left, caches and the virtual environment; results stay
 	test ! -x $(TESTBED) || $(TESTBED) clean

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from testbed import __version__, cli_network
+from testbed import __version__, cli_fidelity, cli_network
 from testbed.errors import InputError, TestbedError
 
 DESCRIPTION = "Train one model across emulated data centers and compare geo-distributed training systems."
@@ -50,7 +50,7 @@ def _log_notes(error: TestbedError) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="testbed", description=DESCRIPTION)
+    parser = argparse.ArgumentParser(prog="testbed", description=DESCRIPTION, epilog="example: testbed run cifarnet")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -86,16 +86,23 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where records go (results)")
     run.add_argument("--resume", type=Path, metavar="RUN", help="go on with an interrupted run")
 
-    plot = command("plot", _plot, "draw a run's tables and plots again, from its records alone")
+    example = "example: testbed {} results/cifarnet/20260101-120000-virtual"
+    text = "draw a run's tables and plots again, from its records alone"
+    plot = command("plot", _plot, text, example.format("plot"))
     plot.add_argument("run", type=Path, help="results/<target>/<run>")
 
-    compare = command("compare", _compare, "set the systems of one or more runs side by side")
+    text = "set the systems of one or more runs side by side"
+    compare = command(
+        "compare", _compare, text, example.format("compare") + " results/cifarnet/20260102-120000-mininet"
+    )
     compare.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     compare.add_argument("--mixed", action="store_true", help="also compare runs on different data, models or networks")
 
-    clean = command("clean", _clean, "delete what killed runs have left: half-written checkpoints, empty folders")
+    text = "delete what killed runs have left: half-written checkpoints, empty folders"
+    clean = command("clean", _clean, text, "example: testbed clean --out /data/results")
     clean.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where records are (results)")
     cli_network.add_commands(commands)
+    cli_fidelity.add(command)
     return parser
 
 

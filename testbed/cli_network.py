@@ -351,5 +351,6 @@ def _save_trace(
         print(comments[-1])
     path = store.save_trace(made, options.out, comments, replace=options.replace)
     end = "holds" if made.period_s is None else f"loops every {made.period_s:g} s"
-    print(f"written: {path}: {len(made.changes)} changes over {recording.end_s:g} s, then it {end}")
+    changes = "1 change" if len(made.changes) == 1 else f"{len(made.changes)} changes"
+    print(f"written: {path}: {changes} over {recording.end_s:g} s, then it {end}")
     return 0

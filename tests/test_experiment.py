@@ -49,8 +49,14 @@ WRONG = [
     ("data=[]", "mine.toml: data is []: expected object, got array"),
     ("systems.baseline=3", "mine.toml: systems.baseline is 3: expected object, got int"),
     ("systems.terngrad.clip=wide", "mine.toml: systems.terngrad.clip is 'wide': expected float, got str"),
-    ("systems.weightgad={}", "systems.weightgad: unknown system 'weightgad'; did you mean 'weightgrad'? known: baseline"),
-    ("topology.profile=weightgrad", "topology.profile: no profile 'weightgrad'; did you mean 'weightgrad-ec2'? known: "),
+    (
+        "systems.weightgad={}",
+        "systems.weightgad: unknown system 'weightgad'; did you mean 'weightgrad'? known: baseline",
+    ),
+    (
+        "topology.profile=weightgrad",
+        "topology.profile: no profile 'weightgrad'; did you mean 'weightgrad-ec2'? known: ",
+    ),
     ("topology.regions=['us-west-9']", "topology.regions: profile weightgrad-ec2 has no region 'us-west-9'; did you"),
     ("topology.regions=['us-east-1', 'us-east-1']", "mine.toml: topology.regions: a region is named twice"),
     ("topology.regions=[]", "mine.toml: topology.regions is []: expected array of length >= 1"),
@@ -71,7 +77,10 @@ WRONG = [
     ("training.schedule={rate=1}", "mine.toml: training.schedule.kind is missing; it must be set"),
     ("systems.weightgrad.rate=-1", "mine.toml: systems.weightgrad.rate is -1: expected float > 0.0"),
     ("systems.weightgrad.aggregate=mean", "systems.weightgrad.aggregate is 'mean'; known: average, serial"),
-    ("run.fabric=virtuall", "mine.toml: run.fabric is 'virtuall'; did you mean 'virtual'? known: auto, mininet, virtual"),
+    (
+        "run.fabric=virtuall",
+        "mine.toml: run.fabric is 'virtuall'; did you mean 'virtual'? known: auto, mininet, virtual",
+    ),
     ("run.seeds=[]", "mine.toml: run.seeds is []: expected array of length >= 1"),
     ("run.seeds=[0, -1]", "mine.toml: run.seeds[1] is -1: expected int >= 0"),
     ("run.seeds=[1, 1]", "mine.toml: run.seeds: a seed is named twice"),

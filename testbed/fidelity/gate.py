@@ -30,6 +30,7 @@ ECHOES, ECHO_INTERVAL_S = 7, 0.02
 LONG_S, PAUSE_S = 0.25, 0.02  # of the long message at the link's rate; the silence before the short one
 SHORT_BYTES = 64 << 10
 ATTEMPTS = 3
+COUNTED = "bytes counted"
 ROUND_MBIT = 1500.0  # links are probed together up to this sum, which any machine can carry
 LAN_SHARE = 0.8  # of a host's LAN link that the links probed together may take
 NAMED = 3  # faults in the error's own line; its table has all
@@ -180,7 +181,7 @@ def _transfer(network: EmulatedNetwork, bounds: GateBounds, name: str, src: str,
     return [
         Figure("goodput", name, "Mbit/s", link.goodput_mbit, goodput_mbit, bounds.goodput),
         Figure("message of 64 KB", name, "ms", 1e3 * message_s(link, SHORT_BYTES), short_ms, bounds.message),
-        Figure("bytes counted", name, "bytes", sent * FRAME_BYTES / PAYLOAD_BYTES, wire, bounds.counted),
+        Figure(COUNTED, name, "bytes", sent * FRAME_BYTES / PAYLOAD_BYTES, wire, bounds.counted),
     ]
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from typing import Any
+from typing import Any, Self
 
 from testbed.errors import NetworkError
 from testbed.fabrics.emulation import netns
 from testbed.fabrics.emulation.network import EmulatedNetwork
 
 PORT = 5201  # each host has a network namespace of its own
-START_S, PATIENCE_S = 5.0, 20.0
+PATIENCE_S = 20.0
 
 
 def version() -> str:
@@ -25,41 +25,48 @@ def version() -> str:
 
 
 class Iperf:
-    """One test from host `src` to host `dst`; it runs from here on, `goodput_mbit` waits for it.
+    """One test from host `src` to host `dst`: the server runs from here on, `start` begins, `goodput_mbit` waits.
 
     Parameters
     ----------
     seconds : length of what counts
     skip_s : time before that in which TCP starts up; not counted
     port : of the server; tests at the same time to the same host need different ones
+
+    Raises
+    ------
+    NetworkError
+        The server did not start.
     """
 
     def __init__(
-        self, network: EmulatedNetwork, src: str, dst: str, seconds: float, skip_s: float, port: int = PORT
+        self, network: EmulatedNetwork, src: str, dst: str, seconds: int, skip_s: int, port: int = PORT
     ) -> None:
         self.name = f"{src} to {dst}"
-        self._seconds = seconds + skip_s
-        common = ["--port", str(port), "--json"]
-        server, client = network.hosts[dst], network.hosts[src]
-        with netns.enter(server.netns_pid):
+        self._seconds, self._skip_s, self._port = seconds, skip_s, port
+        self._from, self._to = network.hosts[src], network.hosts[dst]
+        with netns.enter(self._to.netns_pid):
             self._server = subprocess.Popen(
                 ["iperf3", "--server", "--one-off", "--forceflush", "--port", str(port)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
             )
-        self._await_server()
-        length = ["--time", f"{seconds:g}", "--omit", f"{skip_s:g}"]
-        with netns.enter(client.netns_pid):
-            self._client = subprocess.Popen(
-                ["iperf3", "--client", server.ip, *length, *common], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
-
-    def _await_server(self) -> None:
+        self._client: subprocess.Popen[bytes] | None = None
         assert self._server.stdout
-        for line in self._server.stdout:
-            if b"listening" in line:
-                return
-        raise NetworkError(f"iperf3 {self.name}: the server did not start")
+        if not any(b"listening" in line for line in self._server.stdout):
+            self.close()
+            raise NetworkError(f"iperf3 {self.name}: the server did not start")
+
+    def start(self) -> Self:
+        """Start the client."""
+        times = ["--time", str(self._seconds), "--omit", str(self._skip_s)]
+        with netns.enter(self._from.netns_pid):
+            self._client = subprocess.Popen(
+                ["iperf3", "--client", self._to.ip, "--port", str(self._port), *times, "--json"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        return self
 
     def goodput_mbit(self) -> float:
         """What the receiver counted (10^6 bit/s).
@@ -69,23 +76,26 @@ class Iperf:
         NetworkError
             The test failed; the message is iperf3's.
         """
+        assert self._client
+        limit_s = self._seconds + self._skip_s + PATIENCE_S
         try:
-            output, _ = self._client.communicate(timeout=self._seconds + PATIENCE_S)
+            output, _ = self._client.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            raise NetworkError(f"iperf3 {self.name}: no end after {self._seconds + PATIENCE_S:g} s") from None
+            raise NetworkError(f"iperf3 {self.name}: no end after {limit_s:g} s") from None
         finally:
             self.close()
-        return received_mbit(json.loads(output or "{}"), self.name)
+        return received_mbit(json.loads(output or b"{}"), self.name)
 
     def close(self) -> None:
-        """End both processes."""
+        """End both processes; safe to call twice."""
         for process in (self._client, self._server):
+            if process is None:
+                continue
             if process.poll() is None:
                 process.kill()
             process.wait()
-            for stream in (process.stdout, process.stderr):
-                if stream:
-                    stream.close()
+            if process.stdout:
+                process.stdout.close()
 
 
 def received_mbit(answer: dict[str, Any], name: str) -> float:

@@ -79,10 +79,7 @@ def read_hosts(path: Path) -> Hosts:
     InputError
         Something in it cannot be; names the file and the host.
     """
-    try:
-        found = msgspec.toml.decode(reading.read_text(path), type=Hosts)
-    except msgspec.DecodeError as error:
-        raise InputError(f"{path}: {error}") from None
+    found = reading.read_toml(path, Hosts)
     for host in found.hosts:
         reading.region(host.region, f"{path}: region")
         if not ADDRESS.fullmatch(host.address):

@@ -171,10 +171,7 @@ def load(name: str, folder: Path = PROFILES) -> Profile:
     path = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
     if not path.is_file():
         raise InputError(f"no profile '{name}'{nearest(name, available(folder))}")
-    try:
-        header = msgspec.toml.decode(reading.read_text(path, HINT), type=_Header)
-    except msgspec.DecodeError as error:
-        raise InputError(f"{path}: {error}") from None
+    header = reading.read_toml(path, _Header, HINT)
     lan = Link(
         reading.rate(header.lan.goodput_mbit, f"{path}: lan.goodput_mbit"),
         reading.rtt(header.lan.rtt_ms, f"{path}: lan.rtt_ms"),

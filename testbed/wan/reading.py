@@ -11,6 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from testbed.errors import InputError, nearest
 
@@ -26,6 +29,7 @@ UNITS_MBIT = {  # the names that options and column heads use for a unit of rate
     "MB/s": 8.0,
     "GB/s": 8e3,
 }
+Struct = TypeVar("Struct", bound=msgspec.Struct)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -91,6 +95,22 @@ def read_text(path: Path, hint: str = "") -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise InputError(f"{path}: {reason}{tail}") from None
+
+
+def read_toml(path: Path, kind: type[Struct], hint: str = "") -> Struct:
+    """A TOML file as the msgspec struct `kind`.
+
+    Raises
+    ------
+    InputError
+        As `read_text`; or it is not TOML, or not of that kind.
+    """
+    try:
+        return msgspec.toml.decode(read_text(path, hint), type=kind)
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply") from None
+    except ValueError as error:  # msgspec's, and Python's own for numbers of thousands of digits
+        raise InputError(f"{path}: {error}") from None
 
 
 def read_table(path: Path, hint: str = "") -> Table:

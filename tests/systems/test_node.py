@@ -21,6 +21,7 @@ from testbed.systems import Node, Options, System, Work
 from testbed.systems.node import MARKER, Mailbox
 from testbed.wan.plan import NetworkPlan, Roles
 from testbed.wan.profile import Link
+from testbed.wan.trace import Change, Trace
 
 Play = Callable[[Node], Coroutine[Any, Any, None]]
 ROLES = Roles(("a", "b"), 2, "c")
@@ -56,11 +57,12 @@ async def _nothing(node: Node) -> None:
     return
 
 
-def play(roles: dict[str, Play], stops: tuple[int, ...] = (1,), device: str = "m60") -> tuple[list[Event], float]:
+def play(
+    roles: dict[str, Play], stops: tuple[int, ...] = (1,), device: str = "m60", trace: Trace | None = None
+) -> tuple[list[Event], float]:
     """Play scripted roles; returns the events and the clock at the end."""
-    fabric = VirtualFabric(
-        NetworkPlan(ROLES.all, PROFILE), ROLES, compute_model(device), lambda name, seed: Scripted(roles)
-    )
+    plan = NetworkPlan(ROLES.all, PROFILE)
+    fabric = VirtualFabric(plan, ROLES, compute_model(device), lambda name, seed: Scripted(roles), trace=trace)
     events: list[Event] = []
     fabric.record = events.append
     fabric.begin("scripted", 0, Path(), 0.0, None)
@@ -200,7 +202,11 @@ def test_losing_a_peer_wakes_who_waits_for_it() -> None:
     asyncio.run(reading())
 
 
-def test_a_deadlock_is_an_error_that_says_who_waits_for_whom() -> None:
+ENDLESS = Trace("endless", (Change(1.0, "a", "c", 50.0),), period_s=2.0)
+
+
+@pytest.mark.parametrize("trace", [None, ENDLESS], ids=["", "while a trace goes on for ever"])
+def test_a_deadlock_is_an_error_that_says_who_waits_for_whom(trace: Trace | None) -> None:
     async def worker(node: Node) -> None:
         await node.recv(node.lps)
 
@@ -208,7 +214,7 @@ def test_a_deadlock_is_an_error_that_says_who_waits_for_whom() -> None:
         await node.collect(node.workers)
 
     with pytest.raises(RunError, match="the run is stuck") as raised:
-        play({"a/w0": worker, "a/w1": after(1, "here"), "a/lps": lps})
+        play({"a/w0": worker, "a/w1": after(1, "here"), "a/lps": lps}, trace=trace)
     assert "a/lps for a/w0" in str(raised.value)
     assert "a/w0 for a/lps" in str(raised.value)
 
@@ -387,4 +393,7 @@ def test_step_done_says_what_the_step_was_charged() -> None:
 
     events, _ = play({"a/w0": worker})
     found = [(event.step, event.compute_s, event.time_s) for event in events if isinstance(event, StepDone)]
-    assert found == [(0, pytest.approx(1.0005), pytest.approx(11.0005)), (1, pytest.approx(2.0005), pytest.approx(23.001))]
+    assert found == [
+        (0, pytest.approx(1.0005), pytest.approx(11.0005)),
+        (1, pytest.approx(2.0005), pytest.approx(23.001)),
+    ]

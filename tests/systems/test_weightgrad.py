@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -211,7 +212,7 @@ def test_the_threshold_follows_the_rate_and_the_momentum_each_epoch() -> None:
     options = {**NEVER, "threshold_min": 1e-9, "epoch_steps": 3}
     play("weightgrad", task, FAST, options, stops=[3, 6, 9], between=between)
     assert [rate for _, rate, _ in seen] == pytest.approx([0.05 * (1 - step / 12) for step in (3, 6, 9, 12)])
-    for before, after in zip(seen[:2], seen[1:3], strict=True):
+    for before, after in pairwise(seen[:3]):
         assert after[0] == pytest.approx(before[0] * (after[1] / before[1]) * (after[2] / before[2]))
 
 
@@ -225,7 +226,7 @@ def test_the_threshold_stays_in_its_bounds() -> None:
 
 def test_a_higher_threshold_exchanges_less() -> None:
     counts = [
-        len(weightgrad(threshold_min=bound, threshold_max=bound, t_s=1e3).of(Exchange)) for bound in (1.0, 4.0, 8.0)
+        len(weightgrad(threshold_min=bound, threshold_max=bound, t_s=1e3).of(Exchange)) for bound in (1.0, 2.0, 4.0)
     ]
     assert counts[0] > counts[1] > counts[2] >= 1
 
@@ -238,7 +239,7 @@ def test_t_sends_an_update_that_is_not_significant() -> None:
     times = [event.time_s for event in played.of(Exchange)]
     assert {event.reason for event in played.of(Exchange)} == {"interval"}
     assert len(times) >= 3
-    assert all(0.5 <= after - before < 0.8 for before, after in zip(times[:-1], times[1:], strict=True))
+    assert all(0.5 <= after - before < 0.8 for before, after in pairwise(times))
 
 
 def test_an_lps_that_waits_longer_than_t_stops_answering_its_workers() -> None:
@@ -281,7 +282,7 @@ def test_t_global_opens_rounds_when_nothing_is_significant() -> None:
     rounds = played.of(Exchange)
     assert {event.reason for event in rounds} == {"t-global"}
     assert all(event.included == ["a", "b"] for event in rounds)
-    gaps = [after.time_s - before.time_s for before, after in zip(rounds[:-1], rounds[1:], strict=True)]
+    gaps = [after.time_s - before.time_s for before, after in pairwise(rounds)]
     assert len(gaps) >= 3
     assert all(gap < 0.4 + 0.1 for gap in gaps)
 

@@ -349,3 +349,30 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
     write(tmp_path / "file", "")
     with refuse("file/two.* cannot be written"):
         store.save_profile(assemble("two", rates, BOTH, LABELS, None), tmp_path / "file")
+
+
+# whatever a file holds
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 100_000, f"title = {'9' * 5000}", "\0", "title = 1979-01-01"])
+def test_toml_that_is_no_profile_is_refused_in_one_line(tmp_path, text):
+    with refuse(r"p\.toml: "):
+        profile.load(str(write(tmp_path / "p.toml", text)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(content=st.binary(max_size=200) | st.text('src,dt_0123.-\n"#{}[]:', max_size=120).map(str.encode))
+def test_no_content_makes_a_reader_fail_otherwise_than_in_one_line(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("any") / "file.toml"
+    path.write_bytes(content)
+    readers = (
+        lambda: iperf3.read(path),
+        lambda: from_csv(path, "Mbit/s", None),
+        lambda: read_rtt(path),
+        lambda: profile.load(str(path)),
+    )
+    for reader in readers:
+        with pytest.raises(InputError) as caught:
+            reader()
+        assert "\n" not in str(caught.value)
+        assert str(path) in str(caught.value)

@@ -18,16 +18,14 @@ class _JumpingSelector(selectors.BaseSelector):
         self.now_s = start_s
         self.next_timer: Callable[[], float]
         self.on_deadlock: Callable[[], str] = lambda: "nothing is scheduled"
-        self.before_jump: Callable[[float], None] = lambda when_s: None
+        self.before_jump: Callable[[float], float] = lambda when_s: when_s
         self._keys: dict[int, selectors.SelectorKey] = {}
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise RunError(f"the run is stuck: {self.on_deadlock()}")
         if timeout > 0:
-            when_s = self.next_timer()  # not now + timeout, which would round
-            self.before_jump(when_s)
-            self.now_s = when_s
+            self.now_s = self.before_jump(self.next_timer())  # not now + timeout, which would round
         return []
 
     # The loop registers its own wake-up pipe, which nobody writes to here: kept, never watched.
@@ -51,7 +49,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ----------
     start_s : the clock's first value
     on_deadlock : says who waits for whom when nothing can ever happen again
-    before_jump : called with the instant the clock is about to jump to
+    before_jump : called with the instant the clock is about to jump to; returns that, or an earlier one to stop at
+        on the way
 
     Raises
     ------
@@ -63,7 +62,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self,
         start_s: float = 0.0,
         on_deadlock: Callable[[], str] | None = None,
-        before_jump: Callable[[float], None] | None = None,
+        before_jump: Callable[[float], float] | None = None,
     ) -> None:
         self._jumping = _JumpingSelector(start_s)
         self._jumping.next_timer = lambda: self._scheduled[0].when()  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ from testbed.systems import System
 from testbed.systems import state as state_file
 from testbed.systems.node import Node, Work
 from testbed.wan.plan import NetworkPlan, Roles
-from testbed.wan.trace import Change, Trace
+from testbed.wan.trace import Trace
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -112,8 +112,17 @@ class VirtualFabric(Fabric):
     def segment(self, stop_at: int) -> float:
         nodes: dict[str, VirtualNode] = {}
         meter = _LinkMeter(self._link_interval_s, self._clock_s, lambda event: self.record(event))
-        loop = VirtualLoop(self._clock_s, partial(_who_waits, nodes), meter.before_jump)
+        replay = _Replay(self._trace, self._clock_s, lambda event: self.record(event))
+
+        def before_jump(when_s: float) -> float:
+            when_s = replay.first_until(when_s)
+            meter.sample_until(when_s)
+            replay.apply(network, when_s)
+            return when_s
+
+        loop = VirtualLoop(self._clock_s, partial(_who_waits, nodes), before_jump)
         network = meter.network = Network(self._plan, loop)
+        replay.begin(network)
         for name in self._roles.all:
             nodes[name] = VirtualNode(name, self._roles, self._compute, network, loop, lambda event: self.record(event))
         for node in nodes.values():
@@ -121,8 +130,6 @@ class VirtualFabric(Fabric):
                 deliver = partial(nodes[peer].mailbox.deliver, node.name)
                 node.connections[peer] = network.connect(node.name, peer, deliver)
         try:
-            if self._trace is not None:
-                self._replay(self._trace, network, loop)
             loop.run_until_complete(self._play(nodes, stop_at))
             meter.close(loop.time())
             self._clock_s = loop.time()
@@ -130,24 +137,6 @@ class VirtualFabric(Fabric):
         finally:
             _shut(loop)
         return self._clock_s
-
-    def _replay(self, trace: Trace, network: Network, loop: VirtualLoop) -> None:
-        """Set the rates in force now, and a timer for the next change, which sets one for the change after it."""
-        for (src, dst), goodput_mbit in trace.at(self._clock_s).items():
-            network.set_rate(src, dst, goodput_mbit * 1e6 / 8)
-        changes = trace.after(self._clock_s)
-
-        def arm() -> None:
-            if (change := next(changes, None)) is not None:
-                loop.call_at(change.time_s, apply, change)
-
-        def apply(change: Change) -> None:
-            network.set_rate(change.src, change.dst, change.goodput_mbit * 1e6 / 8)
-            link = f"{change.src}>{change.dst}"
-            self.record(Capacity(time_s=change.time_s, link=link, goodput_mbit=change.goodput_mbit))
-            arm()
-
-        arm()
 
     async def _play(self, nodes: Mapping[str, VirtualNode], stop_at: int) -> None:
         loop = asyncio.get_running_loop()
@@ -176,6 +165,36 @@ def died(role: str, error: BaseException) -> RunError:
     return failure
 
 
+class _Replay:
+    """Sets the WAN's rates as the clock passes the changes of a trace.
+
+    A change is no timer: a run that waits for nothing else is stuck, however long its trace goes on.
+    """
+
+    def __init__(self, trace: Trace | None, clock_s: float, record: Record) -> None:
+        self._in_force = {} if trace is None else trace.at(clock_s)
+        self._changes = iter(()) if trace is None else trace.after(clock_s)
+        self._next = next(self._changes, None)
+        self._record = record
+
+    def begin(self, network: Network) -> None:
+        """Set the rates in force at the start."""
+        for (src, dst), goodput_mbit in self._in_force.items():
+            network.set_rate(src, dst, goodput_mbit * 1e6 / 8)
+
+    def first_until(self, when_s: float) -> float:
+        """The instant of the next change if it comes by `when_s`, else `when_s`."""
+        return when_s if self._next is None else min(when_s, self._next.time_s)
+
+    def apply(self, network: Network, when_s: float) -> None:
+        """Make the changes up to `when_s`."""
+        while (change := self._next) is not None and change.time_s <= when_s:
+            network.set_rate(change.src, change.dst, change.goodput_mbit * 1e6 / 8)
+            link = f"{change.src}>{change.dst}"
+            self._record(Capacity(time_s=change.time_s, link=link, goodput_mbit=change.goodput_mbit))
+            self._next = next(self._changes, None)
+
+
 class _LinkMeter:
     """Records what crossed each link, interval by interval, as the clock passes each interval's end."""
 
@@ -186,7 +205,7 @@ class _LinkMeter:
         self._record = record
         self._before: dict[str, int] = {}
 
-    def before_jump(self, when_s: float) -> None:
+    def sample_until(self, when_s: float) -> None:
         end_s = (floor(self._since_s / self._interval_s) + 1) * self._interval_s
         while end_s <= when_s:
             self._sample(end_s)

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from testbed.errors import NetworkError
@@ -138,9 +139,9 @@ def faults() -> dict[str, Any]:
 
     def restart(network: EmulatedNetwork, **changes: Any) -> None:
         wires = network._net["wires"]
+        changed = [replace(wire, **changes) for wire in wires.wires]
         wires.stage.close()
-        changed = [delay.Wire(**{**vars(wire), **changes}) for wire in wires.wires]
-        wires.stage = delay.start(wires.pid, changed, wires.mechanism)
+        wires.stage = network._do(lambda: delay.start(wires.pid, changed, wires.mechanism))
 
     def break_stage(network: EmulatedNetwork) -> None:
         wires = network._net["wires"]

@@ -61,11 +61,11 @@ def test_two_timers_that_differ_by_one_bit_are_two_instants() -> None:
 
 def test_a_large_clock_that_a_small_delay_does_not_move_goes_on() -> None:
     async def role() -> int:
-        for count in range(1000):
+        for _ in range(1000):
             await asyncio.sleep(1e-9)
-        return count
+        return 7
 
-    assert play(role(), start_s=1e12) == (999, 1e12)
+    assert play(role(), start_s=1e12) == (7, 1e12)
 
 
 def test_timeouts_and_cancellation() -> None:
@@ -99,13 +99,17 @@ def test_nothing_that_can_happen_is_an_error_and_says_who_waits() -> None:
         play(role(), on_deadlock=lambda: "a waits for b")
 
 
-def test_each_jump_is_announced() -> None:
+def test_each_jump_is_announced_and_can_be_cut_short() -> None:
     jumps: list[float] = []
+
+    def before_jump(when_s: float) -> float:
+        jumps.append(when_s)
+        return 4.0 if jumps == [3.0, 5.0] else when_s
 
     async def role() -> None:
         for _ in range(3):
             await asyncio.sleep(0)  # no jump
             await asyncio.sleep(2)
 
-    play(role(), start_s=1.0, before_jump=jumps.append)
-    assert jumps == [3.0, 5.0, 7.0]
+    assert play(role(), start_s=1.0, before_jump=before_jump) == (None, 7.0)
+    assert jumps == [3.0, 5.0, 5.0, 7.0]

@@ -24,12 +24,12 @@ from testbed.fabrics.virtual.network import (
     _max_min,
 )
 from testbed.wan.plan import NetworkPlan
-from testbed.wan.profile import Link as WAN
+from testbed.wan import profile
 
 REGIONS = ("a", "b", "c")
 HOSTS = tuple(f"{region}/{role}" for region in REGIONS for role in ("w0", "w1", "lps"))
-LAN, SLOW = WAN(800, 2), WAN(8, 100)  # 100 MB/s and 1 ms one way; 1 MB/s and 50 ms
-PLAN = NetworkPlan(HOSTS, network(REGIONS, LAN, SLOW, {("a", "c"): WAN(16, 40)}))  # a>c: 2 MB/s and 20 ms
+LAN, SLOW = profile.Link(800, 2), profile.Link(8, 100)  # 100 MB/s and 1 ms one way; 1 MB/s and 50 ms
+PLAN = NetworkPlan(HOSTS, network(REGIONS, LAN, SLOW, {("a", "c"): profile.Link(16, 40)}))  # a>c: 2 MB/s and 20 ms
 Send = Callable[..., Coroutine[Any, Any, None]]
 
 

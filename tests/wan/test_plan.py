@@ -1,0 +1,41 @@
+"""Who takes part and who talks to whom."""
+
+from __future__ import annotations
+
+import pytest
+from harness import network
+
+from testbed.wan.plan import NetworkPlan, Roles, kind_of, region_of
+from testbed.wan.profile import Link
+
+ROLES = Roles(("east", "west"), 2, "middle")
+
+
+def test_names_say_region_and_kind() -> None:
+    assert ROLES.workers == ("east/w0", "east/w1", "west/w0", "west/w1")
+    assert ROLES.lpss == ("east/lps", "west/lps")
+    assert ROLES.all == ("middle/gs", *ROLES.lpss, *ROLES.workers)
+    assert [(region_of(name), kind_of(name)) for name in ROLES.all[:4]] == [
+        ("middle", "gs"),
+        ("east", "lps"),
+        ("west", "lps"),
+        ("east", "worker"),
+    ]
+
+
+def test_neighbours_form_a_tree_and_know_each_other() -> None:
+    assert ROLES.neighbours("middle/gs") == ROLES.lpss
+    assert ROLES.neighbours("east/lps") == ("middle/gs", "east/w0", "east/w1")
+    assert ROLES.neighbours("west/w1") == ("west/lps",)
+    for name in ROLES.all:
+        assert all(name in ROLES.neighbours(peer) for peer in ROLES.neighbours(name))
+
+
+@pytest.mark.parametrize("server_region", ["middle", "east"])
+def test_a_plan_has_one_link_for_each_directed_pair_of_its_own_regions(server_region: str) -> None:
+    profile = network(("east", "west", "middle", "unused"), Link(1000, 0.2), Link(50, 30))
+    plan = NetworkPlan(Roles(("east", "west"), 2, server_region).all, profile)
+    regions = dict.fromkeys((server_region, "east", "west"))
+    assert plan.regions == tuple(regions)
+    assert set(plan.wan) == {(a, b) for a in regions for b in regions if a != b}
+    assert plan.hosts_of("east") == tuple(name for name in plan.hosts if name.startswith("east/"))
