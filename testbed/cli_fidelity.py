@@ -10,7 +10,7 @@ from typing import Any
 
 TEXT = "measure whether the emulated network does what a profile says"
 EPILOG = """\
-writes DIR/fidelity.json and DIR/fidelity.png; exits with 1 when a bound is missed
+writes DIR/fidelity.json and DIR/fidelity.png (fidelity-virtual.* with --against); exits with 1 when a bound is missed
 examples:
   testbed fidelity weightgrad-ec2
   testbed fidelity wanify-8 --quick --out results/fidelity/wanify-8

@@ -9,30 +9,24 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Bound:
-    """How far a measured value may lie from the one asked: `relative` of it or `absolute`, whichever is more.
-
-    A bound with `ceiling` asks only that the measured value is not larger.
-    """
+    """How far a measured value may lie from the one asked: `relative` of it or `absolute`, whichever is more."""
 
     relative: float = 0.0
     absolute: float = 0.0  # in the figure's unit
-    ceiling: bool = False
 
     def room(self, asked: float) -> float:
         """The largest difference allowed, in the figure's unit."""
         return max(self.relative * abs(asked), self.absolute)
 
     def holds(self, asked: float, measured: float) -> bool:
-        difference = measured - asked
-        return (difference if self.ceiling else abs(difference)) <= self.room(asked)
+        return abs(measured - asked) <= self.room(asked)
 
     def text(self, unit: str) -> str:
         """In words: "± 2 % or 1 ms"."""
         parts = [f"{100 * self.relative:g} %"] if self.relative else []
-        if self.absolute or not parts:
-            parts.append(f"{self.absolute:g} {unit}".rstrip())
-        sign = "at most" if self.ceiling and not (self.relative or self.absolute) else "+" if self.ceiling else "±"
-        return "at most" if sign == "at most" else f"{sign} {' or '.join(parts)}"
+        if self.absolute:
+            parts.append(f"{self.absolute:g} {unit}")
+        return f"± {' or '.join(parts)}"
 
 
 @dataclass(frozen=True)
@@ -67,10 +61,7 @@ class Figure:
         """How far off, as a share of what the bound allows: above 1 the bound is missed."""
         if self.measured is None:
             return float("inf")
-        difference = self.measured - self.asked
-        difference = max(difference, 0.0) if self.bound.ceiling else abs(difference)
-        room = self.bound.room(self.asked)
-        return difference / room if room else (0.0 if difference <= 0 else float("inf"))
+        return abs(self.measured - self.asked) / self.bound.room(self.asked)
 
     def record(self) -> dict[str, Any]:
         """As JSON values; what was not measured is null."""

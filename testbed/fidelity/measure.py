@@ -303,7 +303,7 @@ def _times(channel: Channel, name: str, effort: Effort, turn: Turn) -> list[Figu
         row_s = channel.await_all() - began_s
     asked_s = message_s(channel.link, ROW_LENGTH * ROW_BYTES)
     what = f"{name} {ROW_LENGTH} x {size_name(ROW_BYTES)}"
-    return [*figures, Figure("messages in a row", what, "ms", 1e3 * asked_s, 1e3 * row_s, MESSAGE)]
+    return [*figures, Figure("message, row of eight", what, "ms", 1e3 * asked_s, 1e3 * row_s, MESSAGE)]
 
 
 def _message(channel: Channel, name: str, section: str, size: int, times_s: Sequence[float]) -> Figure:

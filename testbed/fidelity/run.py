@@ -7,8 +7,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from testbed.fidelity import against, iperf, report
-from testbed.fidelity.measure import FULL, QUICK, Result, measure
+from testbed.fidelity import against, iperf, plot, report
+from testbed.fidelity.measure import FULL, QUICK, measure
 from testbed.wan.profile import Profile
 
 AGAINST_S, AGAINST_QUICK_S = 30.0, 10.0  # length of the message schedule
@@ -29,7 +29,7 @@ def run(profile: Profile, quick: bool, against_virtual: bool, folder: Path) -> i
         print(f"{monotonic() - began_s:6.1f} s  {line}", flush=True)
 
     if against_virtual:
-        result = Result(against.compare(profile, AGAINST_QUICK_S if quick else AGAINST_S))
+        result = against.compare(profile, AGAINST_QUICK_S if quick else AGAINST_S)
     else:
         result = measure(profile, QUICK if quick else FULL, say)
     facts: dict[str, Any] = {
@@ -44,6 +44,10 @@ def run(profile: Profile, quick: bool, against_virtual: bool, folder: Path) -> i
     }
     record = report.as_record(result, facts)
     report.show(result.figures)
-    json_path, plot_path = report.write(folder, record, result.figures)
+    name = "fidelity-virtual" if against_virtual else "fidelity"
+    json_path, plot_path = folder / f"{name}.json", folder / f"{name}.png"
+    report.write(json_path, record)
+    draw = plot.draw_against if against_virtual else plot.draw
+    draw(plot_path, result.figures, f"{profile.name}, {result.mechanism}")
     print(f"figures: {json_path}\nplot:    {plot_path}")
     return 0 if record["ok"] else 1

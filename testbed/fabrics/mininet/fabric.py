@@ -30,7 +30,7 @@ from testbed.wan.plan import Roles, kind_of
 
 FIRST_PORT = 5500
 LEAD_S = 0.2  # actors are told this long before a segment when it starts
-STOP_S = 20.0
+STOP_S = 5.0
 OBJECT_STORE_BYTES = 100 << 20  # nothing big goes through Ray: messages and states do not
 FIT_MARGIN = 1.25  # the real math of a step must fit into the modelled time with this much to spare
 
@@ -145,7 +145,9 @@ class MininetFabric(Fabric):
         return answers
 
     def close(self) -> None:
-        _stop_processes(self._pids)  # before this returns, so that nobody records any more
+        for actor in self._actors.values():
+            ray.kill(actor)
+        _await_end(self._pids)  # so that nobody records any more
         self._actors, self._pids = {}, []
         if ray.is_initialized():
             ray.shutdown()
@@ -272,14 +274,14 @@ def _endpoints(roles: Roles, network: EmulatedNetwork) -> dict[str, dict[str, En
     return endpoints
 
 
-def _stop_processes(pids: list[int]) -> None:
-    """Kill the actors' processes and wait until they are gone."""
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+def _await_end(pids: list[int]) -> None:
+    """Wait until the actors' processes are gone; kill those that take their time."""
     deadline_s = monotonic() + STOP_S
     while any(_is_running(pid) for pid in pids) and monotonic() < deadline_s:
         sleep(0.01)
+    for pid in filter(_is_running, pids):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _is_running(pid: int) -> bool:

@@ -23,8 +23,8 @@ from testbed.fabrics.virtual.network import (
     _component,
     _max_min,
 )
-from testbed.wan.plan import NetworkPlan
 from testbed.wan import profile
+from testbed.wan.plan import NetworkPlan
 
 REGIONS = ("a", "b", "c")
 HOSTS = tuple(f"{region}/{role}" for region in REGIONS for role in ("w0", "w1", "lps"))
@@ -38,6 +38,8 @@ class Bench:
 
     def __init__(self, start_s: float = 0.0) -> None:
         self.loop = VirtualLoop(start_s)
+        self.errors: list[dict[str, Any]] = []  # of callbacks, which nobody would hear of
+        self.loop.set_exception_handler(lambda loop, context: self.errors.append(context))
         self.network = Network(PLAN, self.loop)
         self.sent: list[Any] = []
         self.arrived: list[tuple[Any, float]] = []
@@ -64,6 +66,7 @@ class Bench:
 
         self.loop.run_until_complete(all_of_it())
         self.loop.close()
+        assert self.errors == []
         return dict(self.arrived)
 
 
@@ -123,8 +126,12 @@ def test_order_is_kept_between_two_senders_when_the_queue_is_full() -> None:
     bench = Bench()
 
     async def late() -> None:
-        """Sends at the very instant a place becomes free, for which another has been waiting."""
-        bench.loop.call_at(1.0, lambda: asyncio.ensure_future(bench.send("a/w0", "b/w0", "late", 1)))
+        """Sends in the very moment a place becomes free, before the one who has been waiting for it comes to run."""
+        await asyncio.sleep(0.5)
+        flow = bench.connection("a/w0", "b/w0").active
+        assert flow is not None
+        bench.network._finish(flow)
+        await bench.network.send(flow.connection, "late", 1)
 
     burst = [bench.send("a/w0", "b/w0", number, 1_000_000) for number in range(QUEUE_MESSAGES + 3)]
     assert list(bench.run(*burst, late())) == [*range(QUEUE_MESSAGES + 3), "late"]
