@@ -123,6 +123,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.resume is not None:
         if options.file:
             raise InputError("give either an experiment or --resume RUN, not both")
+        _refuse_beside_resume(options)
         return relaunch(options.resume)
     if not options.file:
         raise InputError("name an experiment, e.g. testbed run cifarnet; see experiments/")
@@ -132,6 +133,23 @@ def _run(options: argparse.Namespace) -> int:
     if options.trace:
         overrides.append(f"topology.trace={options.trace}")
     return launch(options.file, overrides, options.scale, options.systems, options.seeds, options.device, options.out)
+
+
+def _refuse_beside_resume(options: argparse.Namespace) -> None:
+    """A resumed run goes on as it began: what would change it is refused rather than ignored."""
+    given = {
+        "--fabric": options.fabric,
+        "--systems": options.systems,
+        "--seeds": options.seeds,
+        "--set": options.overrides,
+        "--scale": options.scale,
+        "--trace": options.trace,
+        "--device": options.device != "cpu",
+        "--out": options.out != Path("results"),
+    }
+    named = [name for name, value in given.items() if value]
+    if named:
+        raise InputError(f"{', '.join(named)} cannot go with --resume: a resumed run goes on as it began")
 
 
 def _plot(options: argparse.Namespace) -> int:

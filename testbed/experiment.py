@@ -233,6 +233,8 @@ def _check_names(experiment: Experiment, source: str) -> None:
         compute_model(experiment.compute.device)
     with _naming(f"{source}: topology.profile"):
         profile = profiles.load(top.profile)
+        if profile.caps:  # the fabrics would run faster than the profile says
+            raise InputError(f"profile {profile.name} caps {', '.join(profile.caps)}, which no fabric can do yet")
     for key, region in [("topology.server_region", top.server_region)] + [
         ("topology.regions", region) for region in top.regions
     ]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ from testbed.record.recorder import Recorder
 from testbed.report.live import Progress
 
 RESULTS = Path("results")
+LATE_MS = 1.0  # of the delay stage's 99th percentile; beyond it the run says so
 MODEL_FILE = "model.npz"
 
 
@@ -107,9 +109,25 @@ def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInf
             facts.delay_mechanism = described.get("delay_mechanism", facts.delay_mechanism)
             facts.dilation = described.get("dilation", facts.dilation)
             info_file.write_info(folder, facts)
-            for seed in experiment.run.seeds:
-                for system in experiment.systems:
-                    _Play(folder, experiment, assembly, fabric, system, seed).run()
+            try:
+                for seed in experiment.run.seeds:
+                    for system in experiment.systems:
+                        _Play(folder, experiment, assembly, fabric, system, seed).run()
+                        facts.delay_report = fabric.delay_report()
+                        facts.notes = _with_warning(facts.notes, facts.delay_report)
+                        info_file.write_info(folder, facts)
+            except KeyboardInterrupt:  # between two systems
+                raise Interrupted(f"stopped; go on with --resume {folder}") from None
+
+
+def _with_warning(notes: list[str], report: dict[str, Any]) -> list[str]:
+    """The run's notes, with one on the delay stage where it was late or lost frames."""
+    late_ms = report.get("lateness_p99_ms", 0.0)
+    mark = "The delay line"
+    kept = [note for note in notes if not note.startswith(mark)]
+    if late_ms <= LATE_MS:
+        return kept
+    return [*kept, f"{mark} sent one frame in a hundred more than {late_ms:.1f} ms late: this machine was busy."]
 
 
 class _Play:
@@ -247,12 +265,14 @@ class _WanRate:
 
     def __init__(self) -> None:
         self.mbit_s: float | None = None
-        self._time_s = 0.0
+        self._time_s: float | None = None
         self._sum_mbit_s = 0.0
 
     def add(self, event: LinkBytes) -> None:
         if event.time_s != self._time_s:
-            self.mbit_s, self._sum_mbit_s, self._time_s = self._sum_mbit_s, 0.0, event.time_s
+            if self._time_s is not None:
+                self.mbit_s = self._sum_mbit_s
+            self._sum_mbit_s, self._time_s = 0.0, event.time_s
         self._sum_mbit_s += event.wire_bytes * 8e-6 / event.interval_s
 
 

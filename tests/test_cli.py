@@ -201,3 +201,9 @@ def test_a_reader_that_goes_away_is_no_traceback(finished: Path) -> None:
     assert process.wait(60) == 1
     assert process.stderr is not None
     assert "Traceback" not in process.stderr.read()
+
+
+def test_resume_refuses_what_it_would_ignore(tmp_path, capsys):
+    assert main(["run", "--resume", str(tmp_path), "--set", "training.steps=5", "--systems", "baseline"]) == 2
+    message = capsys.readouterr().err
+    assert "--systems, --set" in message and "Traceback" not in message

@@ -48,7 +48,11 @@ class Fabric(ABC):
         """Every role's state as of the last segment, which `save` has written to `folder`."""
 
     def describe(self) -> dict[str, Any]:
-        """Facts about the fabric for the run's record."""
+        """Facts about the fabric for the run's record: `delay_mechanism`, `dilation` where there are such."""
+        return {}
+
+    def delay_report(self) -> dict[str, Any]:
+        """How the stage that delays the WAN's frames has done so far; empty where the network is a model."""
         return {}
 
     def close(self) -> None:  # noqa: B027 - a fabric that holds nothing need not say so

@@ -75,7 +75,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     steps: Count = 400
-    batch_size: Count = 128
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 128
     schedule: Schedule = msgspec.field(default_factory=lambda: Polynomial(rate=0.1))
     optimizer: Optimizer = SGD()
     weight_decay: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0

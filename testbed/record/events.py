@@ -79,7 +79,7 @@ class Exchange(Event, tag="exchange", frozen=True, kw_only=True):
 
     round: int
     included: list[str]
-    reason: str  # "significant", "interval" (T expired at an LPS) or "t-global"
+    reason: str  # "significant", "interval" (T expired at an LPS), "t-global", or "asked" (a late contribution)
 
 
 class Threshold(Event, tag="threshold", frozen=True, kw_only=True):

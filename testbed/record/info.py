@@ -74,6 +74,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     topology: dict[str, Any] = {}
     fabric: str = ""  # "virtual", "mininet", "cluster"
     delay_mechanism: str = ""  # "netem", "delay line", "modelled"
+    delay_report: dict[str, Any] = {}  # how the delay stage did: frames lost, how late frames left
     dilation: float = 1.0
     compute: str = ""  # "measured", or the modelled device: "m60"
     device: str = ""  # where the math ran: "cpu", "cuda:0 (NVIDIA H100)"

@@ -12,11 +12,13 @@ accumulated to the global server once that is significant. Where the paper leave
    for them up to T_global, and sends the mean of what came, ternarized, to all. An LPS goes on with its steps
    meanwhile. A contribution that misses its round opens the next one.
 3. `reconcile = "exact"`: on the mean's arrival an LPS replaces its contribution by the mean, so that regions
-   differ only by what they have not yet exchanged. `"paper"`: lines 9-10 of Algorithm 3 (update with the mean)
-   and lines 10-12 of Algorithm 4 (update with the difference to g_max when the mean is larger) to the letter.
+   differ only by what they have not yet exchanged (and by float32's rounding). `"paper"`: lines 9-10 of
+   Algorithm 3 (update with the mean) and lines 10-12 of Algorithm 4 (update with the difference to g_max when
+   the mean is larger) to the letter.
 4. G_thresh starts at ||g||_2 / ||g||_inf of the first g_ref and is multiplied each epoch by the change of the
    learning rate and of ||v|| (equation 13), v being the workers' momentum as the LPS sees it: the mean norm of
-   their messages over the epoch. It is clamped to [threshold_min, threshold_max].
+   their messages over the epoch; the first epoch has no ||v|| before it and changes nothing. It is clamped to
+   [threshold_min, threshold_max], and comes to the lower end as a schedule's rate comes to zero.
 5. T: an LPS sends at the latest T after its last exchange, and one that has waited longer than T for the mean
    stops answering its workers until it comes. T_local: when an LPS has not acknowledged a mean within T_local,
    the global server holds its sends to the others until it has. T_global: rounds are never further apart.
@@ -80,6 +82,10 @@ class WeightGradOptions(Options, frozen=True, forbid_unknown_fields=True):
     t_s: Positive = 20.0
     t_local_s: Positive = 10.0
     t_global_s: Positive = 60.0
+
+    def __post_init__(self) -> None:
+        if self.threshold_min > self.threshold_max:
+            raise ValueError(f"threshold_min {self.threshold_min:g} is above threshold_max {self.threshold_max:g}")
 
 
 @dataclass

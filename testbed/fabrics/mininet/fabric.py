@@ -78,7 +78,7 @@ class MininetFabric(Fabric):
         return {"delay_mechanism": self._network.delay_mechanism, "dilation": self.dilation}
 
     def delay_report(self) -> dict[str, Any]:
-        """How the delay stage has done so far."""
+        """How the delay stage has done so far (`emulation.delay`)."""
         assert self._network is not None
         return self._network.delay_report()
 

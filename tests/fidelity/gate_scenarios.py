@@ -1,0 +1,96 @@
+"""What the gate's tests run inside a sandbox: `gate_scenarios.py NAME` breaks a network and prints what the gate says.
+
+Not a test module: a sandbox is a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+from testbed.errors import NetworkError
+from testbed.fabrics.emulation import links
+from testbed.fabrics.emulation.network import EmulatedNetwork
+from testbed.fidelity import gate
+from testbed.wan.plan import NetworkPlan
+from testbed.wan.profile import Link, Profile
+
+REGIONS = ("a", "b", "c")
+PAIRS = {(x, y): Link(40, 10) for x in REGIONS for y in REGIONS if x != y}
+PROFILE = Profile("test", "test", REGIONS, Link(1000, 0.2), PAIRS)
+HOSTS = ("a/w0", "a/w1", "b/w0", "c/w0")
+
+
+def build(**other: Link) -> EmulatedNetwork:
+    """The network, with other links where given: a_b=Link(...)."""
+    pairs = PAIRS | {(name[0], name[2]): link for name, link in other.items()}
+    return EmulatedNetwork(NetworkPlan(HOSTS, replace(PROFILE, pairs=pairs)), mechanism="delay-line")
+
+
+def pid(network: EmulatedNetwork, node: str) -> int:
+    return network._net[node].pid
+
+
+def sound(network: EmulatedNetwork) -> None:
+    """Nothing is wrong."""
+
+
+def unshaped(network: EmulatedNetwork) -> None:
+    """From a to b nothing shapes: the qdisc is gone and the delay line carries at once."""
+    links.batch("tc", pid(network, "r0"), ["qdisc del dev wan1 root"])
+    network._do(lambda: network._stage.set_rate("a>b", 10**10))
+
+
+def half_shaped(network: EmulatedNetwork) -> None:
+    """The qdisc is gone, but the delay line still holds the rate: only reading back can tell."""
+    links.batch("tc", pid(network, "r0"), ["qdisc del dev wan1 root"])
+
+
+def late(network: EmulatedNetwork) -> None:
+    """From a to b it takes 20 ms instead of 5; built so by `WRONG`."""
+    network.plan = NetworkPlan(HOSTS, PROFILE)
+
+
+def around(network: EmulatedNetwork) -> None:
+    """A cable between the routers of a and b that is no part of the WAN, both ways."""
+    first, second = pid(network, "r0"), pid(network, "r1")
+    links.batch("ip", first, [f"link add way type veth peer name way netns {second}"])
+    for here, me, other, net in ((first, 1, 2, "10.2.0.0/16"), (second, 2, 1, "10.1.0.0/16")):
+        lines = [f"addr add 192.168.9.{me}/30 dev way", "link set way up"]
+        links.batch("ip", here, lines)
+        links.batch("ip", here, [f"route replace {net} via 192.168.9.{other}"]) if me == 2 else None
+    links.batch("ip", first, ["route replace 10.2.0.0/16 via 192.168.9.2"])
+
+
+def dead(network: EmulatedNetwork) -> None:
+    """The delay line is killed."""
+    process = network._stage._process
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+FAULTS: dict[str, Callable[[EmulatedNetwork], None]] = {
+    fault.__name__: fault for fault in (sound, unshaped, half_shaped, late, around, dead)
+}
+WRONG = {"late": {"a_b": Link(40, 40)}}
+
+
+def run(name: str) -> dict[str, object]:
+    """What the gate says, and which links its probes alone find at fault."""
+    with build(**WRONG.get(name, {})) as network:
+        FAULTS[name](network)
+        figures, _ = gate.probe(network, gate.GateBounds(), network.plan.wan)
+        found = {"probed": sorted({figure.name for figure in figures if not figure.ok})}
+        try:
+            report = gate.check(network)
+        except NetworkError as error:
+            return found | {"error": str(error), "table": "\n".join(error.__notes__ if error.__dict__ else [])}
+        return found | {"error": "", "table": "", "report": report.record()}
+
+
+if __name__ == "__main__":
+    json.dump(run(sys.argv[1]), sys.stdout)

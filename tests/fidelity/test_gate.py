@@ -1,0 +1,101 @@
+"""The gate lets a sound network pass and names the links of one that is not what its profile says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.errors import NetworkError
+from testbed.fabrics.emulation import sandbox
+from testbed.fidelity import gate
+from testbed.fidelity.figures import Bound, Figure
+
+SCENARIOS = Path(__file__).with_name("gate_scenarios.py")
+SUPERVISE = "import sys; from testbed.fabrics.emulation import sandbox; sys.exit(sandbox.run(sys.argv[1:]))"
+
+
+@cache
+def broken(fault: str) -> dict[str, Any]:
+    """What the gate says of a network with this fault."""
+    if reason := sandbox.available():
+        pytest.skip(reason)
+    command = [sys.executable, "-c", SUPERVISE, sys.executable, str(SCENARIOS), fault]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.emulation
+def test_a_sound_network_passes_with_every_link_probed() -> None:
+    seen = broken("sound")
+    assert seen["error"] == ""
+    assert seen["probed"] == []
+    named = {figure["name"] for figure in seen["report"]["figures"] if figure["section"] == "goodput"}
+    assert named == {"a>b", "a>c", "b>a", "b>c", "c>a", "c>b", "a/w0>a/w1"}
+
+
+@pytest.mark.emulation
+def test_a_link_left_unshaped_is_named_by_what_is_read_back_and_by_its_speed() -> None:
+    seen = broken("unshaped")
+    assert "a>b is not shaped" in seen["error"]
+    assert seen["probed"] == ["a>b"]
+    assert "goodput" in seen["table"]
+
+
+@pytest.mark.emulation
+def test_a_link_that_only_the_delay_line_shapes_is_named() -> None:
+    assert "a>b is not shaped" in broken("half_shaped")["error"]
+
+
+@pytest.mark.emulation
+def test_a_wrong_delay_is_named_with_what_was_asked_and_measured() -> None:
+    seen = broken("late")
+    assert "a>b is delayed by 20 ms, not 5" in seen["error"]
+    assert {"a<>b", "a>b"} <= set(seen["probed"]) <= {"a<>b", "a>b"}
+    assert "10 ms" in next(line for line in seen["table"].splitlines() if line.startswith("a<>b"))
+
+
+@pytest.mark.emulation
+def test_a_way_around_the_wan_is_named_though_every_link_reads_back_as_asked() -> None:
+    seen = broken("around")
+    assert {"a<>b", "a>b", "b>a"} == set(seen["probed"])
+    assert "bytes counted" in seen["table"]
+    assert "shaped" not in seen["error"]
+
+
+@pytest.mark.emulation
+def test_a_dead_delay_line_stops_the_run_and_every_link_is_named() -> None:
+    seen = broken("dead")
+    assert "delay line" in seen["error"]
+    for link in ("a>b", "a>c", "b>a", "b>c", "c>a", "c>b"):
+        assert link in seen["table"]
+    assert "nothing" in seen["table"]
+    assert "a/w0>a/w1" not in seen["table"], "the LAN does not cross the delay line"
+
+
+def test_the_error_names_link_asked_and_measured_in_one_line_and_all_in_a_table() -> None:
+    faults = [Figure("goodput", f"a>{k}", "Mbit/s", 40.0, 90.0, Bound(relative=0.05)) for k in range(5)]
+    faults.append(Figure("goodput", "a>9", "Mbit/s", 40.0, None, Bound(relative=0.05)))
+    error = gate.failure("wan", "a>0 is not shaped", faults)
+    assert isinstance(error, NetworkError)
+    assert str(error).startswith("a>0 is not shaped; 6 links do not do what profile wan says: a>0 goodput 40 Mbit/s")
+    assert "90 measured" in str(error) and "and 3 more" in str(error)
+    assert "\n" not in str(error)
+    (table,) = error.__notes__
+    assert [line.split()[0] for line in table.splitlines()] == ["link", *(f"a>{k}" for k in range(5)), "a>9"]
+    assert table.splitlines()[-1].split()[4] == "nothing"
+
+
+def test_what_fails_is_probed_again_and_only_what_fails_every_time_is_a_fault() -> None:
+    bound = Bound(relative=0.05)
+    good, bad = (Figure("goodput", "a>b", "Mbit/s", 40.0, value, bound) for value in (40.0, 90.0))
+    answers = {"sound": [good], "busy": [bad], "wrong": [bad]}
+    later = {"busy": iter([[bad], [good]]), "wrong": iter([[bad], [bad]])}
+    again = gate._again(answers, lambda name: next(later[name]))
+    assert again == {"busy": [good], "wrong": [bad]}
