@@ -165,8 +165,7 @@ def _echoes(network: EmulatedNetwork, bounds: GateBounds, pairs: dict[str, tuple
 
 
 def _transfer(network: EmulatedNetwork, bounds: GateBounds, name: str, src: str, dst: str) -> list[Figure]:
-    counter = _counter(name)
-    before = network.counters()[counter].wire_bytes
+    before = _wire_bytes(network, name)
     try:
         with Channel(network, src, dst) as channel:
             channel.warm()
@@ -176,13 +175,15 @@ def _transfer(network: EmulatedNetwork, bounds: GateBounds, name: str, src: str,
             sent = channel.sent_bytes
     except NetworkError:
         return _unanswered(network, bounds, name, src, dst)
-    wire = network.counters()[counter].wire_bytes - before
-    link = path_link(network, src, dst)
-    return [
+    after, link = _wire_bytes(network, name), path_link(network, src, dst)
+    figures = [
         Figure("goodput", name, "Mbit/s", link.goodput_mbit, goodput_mbit, bounds.goodput),
         Figure("message of 64 KB", name, "ms", 1e3 * message_s(link, SHORT_BYTES), short_ms, bounds.message),
-        Figure(COUNTED, name, "bytes", sent * FRAME_BYTES / PAYLOAD_BYTES, wire, bounds.counted),
     ]
+    if before is not None and after is not None:
+        asked = sent * FRAME_BYTES / PAYLOAD_BYTES
+        figures.append(Figure(COUNTED, name, "bytes", asked, after - before, bounds.counted))
+    return figures
 
 
 def _unanswered(network: EmulatedNetwork, bounds: GateBounds, name: str, src: str, dst: str) -> list[Figure]:
@@ -199,10 +200,17 @@ def _lan_path(network: EmulatedNetwork) -> dict[str, tuple[str, str]]:
     return {}
 
 
-def _counter(name: str) -> str:
-    """The counter that a path's bytes must be seen on: its WAN link, or its sender's LAN link."""
+def _wire_bytes(network: EmulatedNetwork, name: str) -> int | None:
+    """What has been counted on a path's WAN link, or on its sender's LAN link.
+
+    None where an interface has lost what counts on it; reading back has then named it.
+    """
     src, _, dst = name.partition(">")
-    return f"{src}>{region_of(src)}" if region_of(src) else f"{src}>{dst}"
+    link = f"{src}>{region_of(src)}" if region_of(src) else f"{src}>{dst}"
+    try:
+        return network.counters()[link].wire_bytes
+    except KeyError:
+        return None
 
 
 def rounds(network: EmulatedNetwork, names: Iterable[str]) -> list[list[str]]:

@@ -186,7 +186,7 @@ def _limit_losses(axes: Axes, curves: list[Curve], target: Target) -> None:
     high = min(max(end.max() for end in ends), 1.5 * start)
     if target.loss is not None:
         low, high = min(low, target.loss), max(high, target.loss)
-    margin = 0.08 * (high - low or 1)
+    margin = 0.08 * max(high - low, 1e-3 * abs(high), 1e-3)
     axes.set_ylim(low - margin, high + margin)
 
 

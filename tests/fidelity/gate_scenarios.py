@@ -59,11 +59,10 @@ def around(network: EmulatedNetwork) -> None:
     """A cable between the routers of a and b that is no part of the WAN, both ways."""
     first, second = pid(network, "r0"), pid(network, "r1")
     links.batch("ip", first, [f"link add way type veth peer name way netns {second}"])
-    for here, me, other, net in ((first, 1, 2, "10.2.0.0/16"), (second, 2, 1, "10.1.0.0/16")):
-        lines = [f"addr add 192.168.9.{me}/30 dev way", "link set way up"]
-        links.batch("ip", here, lines)
-        links.batch("ip", here, [f"route replace {net} via 192.168.9.{other}"]) if me == 2 else None
-    links.batch("ip", first, ["route replace 10.2.0.0/16 via 192.168.9.2"])
+    for here, me in ((first, 1), (second, 2)):
+        links.batch("ip", here, [f"addr add 192.168.9.{me}/30 dev way", "link set way up"])
+    for here, other, net in ((first, 2, "10.2.0.0/16"), (second, 1, "10.1.0.0/16")):
+        links.batch("ip", here, [f"route replace {net} via 192.168.9.{other}"])
 
 
 def dead(network: EmulatedNetwork) -> None:
@@ -88,7 +87,7 @@ def run(name: str) -> dict[str, object]:
         try:
             report = gate.check(network)
         except NetworkError as error:
-            return found | {"error": str(error), "table": "\n".join(error.__notes__ if error.__dict__ else [])}
+            return found | {"error": str(error), "table": "\n".join(getattr(error, "__notes__", []))}
         return found | {"error": "", "table": "", "report": report.record()}
 
 

@@ -1,0 +1,155 @@
+"""What `testbed fidelity` measures, writes and draws."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from testbed.fabrics.emulation import sandbox
+from testbed.fidelity import against, measure, plot, report
+from testbed.fidelity.figures import Bound, Figure
+from testbed.wan import profile as profiles
+from testbed.wan.plan import region_of
+from testbed.wan.profile import Link
+
+RUN_S = 180
+
+
+def test_the_grid_has_every_rate_with_every_round_trip_in_both_directions() -> None:
+    plan = measure.grid_plan(Link(1000, 0.2))
+    found = {(link.goodput_mbit, link.rtt_ms) for link in measure.grid_links().values()}
+    assert found == {(rate, rtt) for rate in (5, 20, 99, 327, 1000) for rtt in (0, 12, 60)}
+    assert all(plan.wan[b, a] == link for (a, b), link in plan.wan.items())
+
+
+@pytest.mark.parametrize(("size", "name"), [(16 << 10, "16 KB"), (214 << 10, "214 KB"), (4 << 20, "4 MB")])
+def test_sizes_in_words(size: int, name: str) -> None:
+    assert measure.size_name(size) == name
+
+
+@pytest.mark.parametrize("name", ["weightgrad-ec2", "wanify-8"])
+def test_all_pairs_at_once_are_spread_so_that_no_host_is_the_bottleneck(name: str) -> None:
+    profile = profiles.load(name)
+    hosts = measure.hosts_needed(profile)
+    load: dict[str, float] = defaultdict(float)
+    for (a, b), ends in measure.spread(profile, hosts).items():
+        assert (region_of(ends[0]), region_of(ends[1])) == (a, b)
+        for host in ends:
+            load[host] += profile.pairs[a, b].goodput_mbit
+    assert max(load.values()) <= profile.lan.goodput_mbit
+
+
+def test_the_schedule_against_the_virtual_network_repeats_and_covers_every_role() -> None:
+    profile = profiles.load("weightgrad-ec2")
+    messages = against.schedule(profile, 5)
+    assert messages == against.schedule(profile, 5)
+    assert messages != against.schedule(profile, 5, seed=4)
+    assert {message.src for message in messages} == set(against.roles_of(profile).all)
+    assert [message.time_s for message in messages] == sorted(message.time_s for message in messages)
+
+
+def test_a_message_alone_on_the_virtual_network_takes_size_over_rate_and_delay() -> None:
+    profile = profiles.load("weightgrad-ec2")
+    plan = measure.NetworkPlan(("us-west-1/w0", "us-east-1/w0"), replace(profile, lan=Link(1000, 0)))
+    sent = [against.Sent(2.0, "us-west-1/w0", "us-east-1/w0", 1 << 20)]
+    (arrived,) = against.virtual(plan, sent)
+    assert arrived == pytest.approx(2 + (1 << 20) * 8 / 99e6 + 59.536e-3 / 2, rel=1e-6)
+
+
+def test_deliveries_are_compared_for_each_pair_and_as_a_whole() -> None:
+    messages = [against.Sent(k, "a/w0", "b/w0", 1) for k in range(20)]
+    modelled = [k + 0.1 for k in range(20)]
+    real = [*(k + 0.105 for k in range(18)), 18.15, 19.15]
+    found = {figure.name: figure for figure in against.figures(messages, modelled, real) if figure.asked}
+    assert set(found) == {"WAN", "a>b"}
+    assert found["a>b"].asked == pytest.approx(100)
+    assert found["a>b"].measured == pytest.approx(150)
+    assert not found["a>b"].ok
+    assert found["a>b"].detail["outside_percent"] == 10
+
+
+FIGURES = [
+    Figure("goodput, alone", "a>b", "Mbit/s", 99, 98.9, measure.GOODPUT),
+    Figure("goodput, all at once", "a>b", "Mbit/s", 99, 80.0, measure.GOODPUT),
+    Figure("message, after an idle second", "a>b 16 KB", "ms", 31, 31.2, measure.MESSAGE),
+    Figure("round trip, idle, median", "a<>b", "ms", 60, None, measure.RTT_MEDIAN),
+    Figure(
+        *("trace, worst second", "a>b", "Mbit/s", 50, 50.5, measure.INTERVAL),
+        {"asked_mbit": [99, 50], "measured_mbit": [99, 50.5]},
+    ),
+]
+
+
+def test_the_record_says_what_was_missed_and_on_which_machine(tmp_path: Path) -> None:
+    result = measure.Result(FIGURES, "delay-line", {"drops": 0})
+    record = report.as_record(result, {"profile": "test", "date": "2026-01-01T00:00:00+00:00"})
+    path = tmp_path / "x" / report.JSON_NAME
+    report.write(path, record)
+    read = json.loads(path.read_text())
+    assert read["ok"] is False
+    assert read["missed"] == 2
+    assert [figure["ok"] for figure in read["figures"]] == [True, False, True, False, True]
+    assert read["figures"][3]["measured"] is None
+    assert read["environment"]["kernel"]
+    assert isinstance(read["root"], bool)
+
+
+def test_the_newest_record_of_a_profile_and_kernel_is_found(tmp_path: Path) -> None:
+    for folder, profile, kernel, date in (
+        ("a", "wan", "6.1", "2026-01-01"),
+        ("b", "wan", "6.1", "2026-01-03"),
+        ("c", "wan", "6.2", "2026-01-04"),
+        ("d", "other", "6.1", "2026-01-05"),
+    ):
+        record = {"profile": profile, "environment": {"kernel": kernel}, "date": date}
+        report.write(tmp_path / folder / report.JSON_NAME, record)
+    (tmp_path / "b2").mkdir()
+    (tmp_path / "b2" / report.JSON_NAME).write_text("half a fi")
+    assert report.newest(tmp_path, "wan", "6.1") == tmp_path / "b" / report.JSON_NAME
+    assert report.newest(tmp_path, "wan", "5.0") is None
+
+
+def test_the_printed_table_shows_the_worst_of_each_section_and_every_miss(capsys: pytest.CaptureFixture[str]) -> None:
+    report.show(FIGURES)
+    printed = capsys.readouterr().out
+    assert "2 of 5 miss their bound" in printed
+    for text in ("goodput, all at once", "80 Mbit/s", "nothing", "± 2 %", "FAIL 1", "pass"):
+        assert text in printed
+
+
+def test_the_picture_of_the_same_figures_is_the_same(tmp_path: Path) -> None:
+    for name in ("one.png", "two.png"):
+        plot.draw(tmp_path / name, FIGURES, "test")
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+    plot.draw(tmp_path / "none.png", [Figure("goodput", "a>b", "Mbit/s", 1, None, Bound(relative=1))], "test")
+    assert (tmp_path / "none.png").stat().st_size > 10_000
+
+
+@pytest.mark.emulation
+@pytest.mark.slow
+def test_the_command_measures_writes_and_judges(tmp_path: Path) -> None:
+    if reason := sandbox.available():
+        pytest.skip(reason)
+    command = [sys.executable, "-m", "testbed", "fidelity", "weightgrad-ec2", "--quick", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
+    record = json.loads((tmp_path / "fidelity.json").read_text())
+    assert done.returncode == (0 if record["ok"] else 1), done.stderr
+    assert (tmp_path / "fidelity.png").is_file()
+    sections = {figure["section"] for figure in record["figures"]}
+    for prefix in (
+        "goodput, alone",
+        "goodput, all at once",
+        "message",
+        "round trip, every core busy",
+        "trace",
+        "bytes",
+    ):
+        assert any(section.startswith(prefix) for section in sections), prefix
+    assert all(figure["measured"] is not None for figure in record["figures"])
+    assert record["delay_mechanism"] in ("netem", "delay-line")
