@@ -24,7 +24,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(COMPUTE),--set compute.device=$(COMPUTE)) $(if $(SCALE),--scale $(SCALE)) \
           $(if $(DEVICE),--device $(DEVICE)) $(if $(OUT),--out "$(OUT)")
 
-.PHONY: help setup setup-dev check test test-fast experiment replay plots fidelity reference clean
+.PHONY: help setup setup-dev check test test-fast experiment replay plots fidelity bench reference clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,10 @@ plots: setup  ## draw a run's tables and plots again: make plots RUN=results/cif
 
 fidelity: setup  ## does the emulated network do what PROFILE says?
 	$(TESTBED) fidelity $(or $(PROFILE),weightgrad-ec2) $(if $(OUT),--out "$(OUT)")
+
+bench: setup  ## messages a second of the virtual fabric, on an idle machine
+	$(BIN)/python benchmarks/messages.py
+	$(BIN)/python benchmarks/messages.py --regions 11 --workers 46
 
 reference: setup-dev  ## run cifarnet as it is and keep its report in results/reference/, README included
 	rm -rf build/reference

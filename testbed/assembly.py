@@ -63,7 +63,7 @@ class Assembly:
             seed=seed,
             roles=experiment.roles,
             layout=self.model.layout,
-            initial=models.initial_weights(name, seed, classes).to(self.device),
+            initial=models.initial_weights(name, seed, classes),
             training=experiment.training,
             learner=lru_cache(lambda worker: self._learner(seed, worker)),
             images=len(self.dataset.train_images),

@@ -158,12 +158,12 @@ def figures(messages: list[Sent], modelled: list[float], real: list[float]) -> l
     ----------
     modelled, real : when each message arrived on the virtual and the emulated network (s)
     """
-    groups: dict[str, list[int]] = {"WAN": [], "LAN": []}
+    groups: dict[str, list[int]] = defaultdict(list)
     for index, message in enumerate(messages):
         a, b = region_of(message.src), region_of(message.dst)
         groups["LAN" if a == b else "WAN"].append(index)
         if a != b:
-            groups.setdefault(f"{a}>{b}", []).append(index)
+            groups[f"{a}>{b}"].append(index)
     found = []
     for name, indices in groups.items():
         here = [1e3 * (modelled[i] - messages[i].time_s) for i in indices]

@@ -95,7 +95,7 @@ class Learner:
     def gradient(self, weights: Tensor, step: int) -> tuple[float, Tensor]:
         """Return the mean cross-entropy of the batch of `step` at `weights`, and its gradient.
 
-        The gradient is a fresh flat tensor of `weights`' size on the model's device, weight decay and clipping
+        The gradient is a fresh flat tensor of `weights`' size on their device, weight decay and clipping
         applied. With the same number of torch threads on a CPU, equal arguments give equal bits.
         """
         self.model.load(weights)
@@ -107,7 +107,7 @@ class Learner:
             gradient.add_(weights.to(gradient.device), alpha=self.weight_decay)
         if self.clip_norm is not None:
             clip_global_norm(gradient, self.clip_norm)
-        return loss.item(), gradient
+        return loss.item(), gradient.to(weights.device)
 
 
 @dataclass(frozen=True)
