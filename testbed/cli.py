@@ -84,6 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--trace", metavar="CSV", help="let the WAN's capacity follow a trace, see topologies/traces/")
     run.add_argument("--device", default="cpu", help="where the math runs: cpu or cuda")
     run.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where records go (results)")
+    run.add_argument(
+        "--no-gate", action="store_true", help="do not probe the emulated links before the run; it is recorded"
+    )
     run.add_argument("--resume", type=Path, metavar="RUN", help="go on with an interrupted run")
 
     example = "example: testbed {} results/cifarnet/20260101-120000-virtual"
@@ -130,6 +133,8 @@ def _run(options: argparse.Namespace) -> int:
     overrides = list(options.overrides)
     if options.fabric:
         overrides.append(f"run.fabric={options.fabric}")
+    if options.no_gate:
+        overrides.append("run.gate=false")
     if options.trace:
         overrides.append(f"topology.trace={options.trace}")
     return launch(options.file, overrides, options.scale, options.systems, options.seeds, options.device, options.out)
@@ -144,6 +149,7 @@ def _refuse_beside_resume(options: argparse.Namespace) -> None:
         "--set": options.overrides,
         "--scale": options.scale,
         "--trace": options.trace,
+        "--no-gate": options.no_gate,
         "--device": options.device != "cpu",
         "--out": options.out != Path("results"),
     }

@@ -83,6 +83,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     eval_images : test images an evaluation takes, None for all
     link_interval_s : bytes per link are recorded this often
     patience_s : bound of every wait that has no other, in emulation
+    gate : probe the emulated links before a run, which does not start if they are not what the profile says
     """
 
     seeds: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)] = msgspec.field(
@@ -93,6 +94,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     eval_images: Count | None = None
     link_interval_s: Positive = 1.0
     patience_s: Positive = 300.0
+    gate: bool = True
 
 
 class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -108,6 +108,7 @@ def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInf
             described = fabric.describe()
             facts.delay_mechanism = described.get("delay_mechanism", facts.delay_mechanism)
             facts.dilation = described.get("dilation", facts.dilation)
+            facts.gate = described.get("gate", facts.gate)
             info_file.write_info(folder, facts)
             try:
                 for seed in experiment.run.seeds:
@@ -280,8 +281,12 @@ def _open_fabric(name: str, assembly: Assembly, device: str, scratch: Path) -> F
     experiment = assembly.experiment
     if name == "mininet":
         from testbed.fabrics.mininet.fabric import MininetFabric  # imports Ray and Mininet
+        from testbed.fidelity import gate
 
-        return MininetFabric(assembly, device, scratch)
+        def _gate(network: Any) -> dict[str, Any]:
+            return gate.check(network).record()
+
+        return MininetFabric(assembly, device, scratch, _gate if experiment.run.gate else None)
     return VirtualFabric(
         experiment.plan,
         experiment.roles,

@@ -48,7 +48,7 @@ class Fabric(ABC):
         """Every role's state as of the last segment, which `save` has written to `folder`."""
 
     def describe(self) -> dict[str, Any]:
-        """Facts about the fabric for the run's record: `delay_mechanism`, `dilation` where there are such."""
+        """Facts about the fabric for the run's record: `delay_mechanism`, `dilation`, `gate` where there are such."""
         return {}
 
     def delay_report(self) -> dict[str, Any]:

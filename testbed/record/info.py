@@ -74,6 +74,9 @@ class RunInfo(msgspec.Struct, kw_only=True):
     topology: dict[str, Any] = {}
     fabric: str = ""  # "virtual", "mininet", "cluster"
     delay_mechanism: str = ""  # "netem", "delay line", "modelled"
+    gate: dict[
+        str, Any
+    ] = {}  # what was measured of the emulated links before the run; {"skipped": true} with --no-gate
     delay_report: dict[str, Any] = {}  # how the delay stage did: frames lost, how late frames left
     dilation: float = 1.0
     compute: str = ""  # "measured", or the modelled device: "m60"

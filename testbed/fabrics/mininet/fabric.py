@@ -43,6 +43,8 @@ class MininetFabric(Fabric):
     assembly : the experiment's parts, for this process
     device : where the actors' math runs
     scratch : a folder of the run's own with a short path, for Ray's sockets and logs
+    gate : is given the network before any role starts, raises NetworkError if it is not what the profile says, and
+        returns what it found; None for no gate
     """
 
     name = "mininet"
@@ -52,6 +54,7 @@ class MininetFabric(Fabric):
         assembly: Assembly,
         device: str,
         scratch: Path,
+        gate: Callable[[EmulatedNetwork], dict[str, Any]] | None,
     ) -> None:
         self.record = self.observe = lambda event: None
         self.dilation = choose_dilation(assembly)
@@ -65,6 +68,7 @@ class MininetFabric(Fabric):
         self._network: EmulatedNetwork | None = None
         try:
             self._network = network = EmulatedNetwork(self._experiment.plan, self.dilation)
+            self._gate_report = gate(network) if gate is not None else {"skipped": True}
             _start_ray(scratch)
             self._actors = _start_actors(self._experiment, device, network, self.dilation)
             self._pids = self._all("ready")
@@ -75,7 +79,11 @@ class MininetFabric(Fabric):
 
     def describe(self) -> dict[str, Any]:
         assert self._network is not None
-        return {"delay_mechanism": self._network.delay_mechanism, "dilation": self.dilation}
+        return {
+            "delay_mechanism": self._network.delay_mechanism,
+            "dilation": self.dilation,
+            "gate": self._gate_report,
+        }
 
     def delay_report(self) -> dict[str, Any]:
         """How the delay stage has done so far (`emulation.delay`)."""

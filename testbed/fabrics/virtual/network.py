@@ -18,8 +18,10 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any
 
+from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.wan.plan import NetworkPlan, region_of
 
 QUEUE_MESSAGES = 8
@@ -77,9 +79,9 @@ class Connection:
 
 
 class Network:
-    """All links of a plan and the flows on them, driven by timers of the running event loop."""
+    """All links of a plan and the flows on them, driven by the virtual loop."""
 
-    def __init__(self, plan: NetworkPlan, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, plan: NetworkPlan, loop: VirtualLoop) -> None:
         self.plan = plan
         self.links: dict[str, Link] = {}
         for host in plan.hosts:
@@ -92,11 +94,10 @@ class Network:
         self._loop = loop
         self._changed: dict[Link, None] = {}
         # What is to come, a heap of (time, tie-break, version, flow): a flow's last byte leaves if it still has
-        # that version, or arrives if the version is ARRIVES. One timer of the loop serves them all.
+        # that version, or arrives if the version is ARRIVES.
         self._events: list[tuple[float, int, int, Flow]] = []
         self._count = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._pending = False
+        loop.drive(self)
 
     def _add(self, name: str, rate: float) -> None:
         self.links[name] = Link(name, rate)
@@ -127,7 +128,7 @@ class Network:
         """Change a WAN link's rate now."""
         link = self.links[f"{src}>{dst}"]
         link.rate = bytes_per_s
-        self._touch((link,))
+        self._changed[link] = None
 
     def wire_bytes(self, now_s: float) -> dict[str, int]:
         """Bytes that have crossed each link until `now_s`, headers included; no rate may change before."""
@@ -139,15 +140,15 @@ class Network:
         connection.active = flow = Flow(connection, message, nbytes, self._loop.time())
         for link in flow.links:
             link.flows[flow] = None
-        self._touch(flow.links)
+            self._changed[link] = None
 
     def _finish(self, flow: Flow) -> None:
         connection = flow.connection
         for link in flow.links:
             link.payload_bytes += flow.left
             del link.flows[flow]
+            self._changed[link] = None
         flow.version = -1
-        self._touch(flow.links)
         self._push(self._loop.time() + connection.delay_s, ARRIVES, flow)
         connection.active = None
         if connection.queue:
@@ -155,51 +156,42 @@ class Network:
             if connection.room and not (place := connection.room.popleft()).done():  # done: its sender was cancelled
                 place.set_result(None)
 
-    def _touch(self, links: Iterable[Link]) -> None:
-        self._changed.update(dict.fromkeys(links))
-        if not self._pending:
-            self._pending = True
-            self._loop.call_soon(self._settle)
+    def next_event_s(self) -> float:
+        """When the next flow ends or message arrives; called when nothing more can change at this instant."""
+        if self._changed:
+            self._settle()
+        events = self._events
+        while events and events[0][2] not in (ARRIVES, events[0][3].version):
+            heapq.heappop(events)
+        return events[0][0] if events else inf
 
-    def _settle(self) -> None:
-        """Give new rates to the flows that the changes of this instant reach."""
-        self._pending = False
-        now_s = self._loop.time()
-        flows, links = _component(self._changed)
-        self._changed = {}
-        for flow, rate in _max_min(flows, links).items():
-            if rate == flow.rate:
-                continue  # its finish time stands
-            flow.advance(now_s)
-            flow.rate = rate
-            flow.version += 1
-            self._push(now_s + flow.left / rate, flow.version, flow)
-        self._arm()
-
-    def _push(self, when_s: float, version: int, flow: Flow) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (when_s, self._count, version, flow))
-
-    def _arm(self) -> None:
-        """See that the timer fires no later than the next event; firing earlier does no harm."""
-        if self._events and (self._timer is None or self._timer.when() > self._events[0][0]):
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_at(self._events[0][0], self._advance)
-
-    def _advance(self) -> None:
-        """Handle the events that are due."""
-        self._timer = None
+    def advance(self) -> None:
+        """End the flows and deliver the messages that are due."""
         events = self._events
         now_s = self._loop.time()
-        while events and (events[0][0] <= now_s or events[0][2] not in (ARRIVES, events[0][3].version)):
+        while events and events[0][0] <= now_s:
             _, _, version, flow = heapq.heappop(events)
             if version == ARRIVES:
                 flow.connection.deliver(flow.message)
             elif version == flow.version:
                 self._finish(flow)
-        if not self._pending:
-            self._arm()
+
+    def _settle(self) -> None:
+        """Give new rates to the flows that the changes of this instant reach."""
+        now_s = self._loop.time()
+        flows, links = _component(self._changed)
+        self._changed = {}
+        for flow, rate in _max_min(flows, links).items():
+            if rate == flow.rate:
+                continue  # its end stands
+            flow.advance(now_s)
+            flow.rate = rate
+            flow.version += 1
+            self._push(now_s + flow.left / rate, flow.version, flow)
+
+    def _push(self, when_s: float, version: int, flow: Flow) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (when_s, self._count, version, flow))
 
 
 def _component(changed: Iterable[Link]) -> tuple[dict[Flow, None], dict[Link, None]]:
