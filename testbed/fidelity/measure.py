@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -21,7 +22,7 @@ from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.fidelity import gate, iperf
 from testbed.fidelity.figures import Bound, Figure
 from testbed.fidelity.load import every_core_busy
-from testbed.fidelity.probes import Channel, Pinger, cores, message_s, pause_until, round_trip_ms
+from testbed.fidelity.probes import Channel, Pinger, cores, message_s, path_link, pause_until, round_trip_ms
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Link, Profile
 
@@ -93,8 +94,7 @@ def measure(profile: Profile, effort: Effort, say: Say) -> Result:
     if effort.grid:
         say("messages at 5 to 1000 Mbit/s and 0 to 60 ms ...")
         with EmulatedNetwork(grid_plan(profile.lan)) as network:
-            paths = {f"{link.goodput_mbit:g} Mbit/s {link.rtt_ms:g} ms": pair for pair, link in grid_links().items()}
-            result.figures += _message_figures(network, paths, effort)
+            result.figures += _message_figures(network, grid_paths(), effort)
     return result
 
 
@@ -243,33 +243,46 @@ def grid_links() -> dict[tuple[str, str], Link]:
 
 
 def grid_plan(lan: Link) -> NetworkPlan:
-    """Six regions of one host each; both directions of a pair are alike."""
+    """Six regions with a host for each other region; both directions of a pair are alike."""
     links = grid_links()
     pairs = links | {(b, a): link for (a, b), link in links.items()}
     regions = tuple(dict.fromkeys(region for pair in pairs for region in pair))
-    return NetworkPlan(tuple(f"{r}/w0" for r in regions), Profile("grid", "rates and delays", regions, lan, pairs))
+    hosts = tuple(f"{region}/w{k}" for region in regions for k in range(len(regions) - 1))
+    return NetworkPlan(hosts, Profile("grid", "rates and delays", regions, lan, pairs))
+
+
+def grid_paths() -> dict[str, tuple[str, str]]:
+    """For each rate and RTT two hosts that nothing else uses: their LAN links may be as slow as the fastest WAN."""
+    used: Counter[str] = Counter()
+
+    def take(region: str) -> str:
+        used[region] += 1
+        return f"{region}/w{used[region] - 1}"
+
+    links = grid_links().items()
+    return {f"{link.goodput_mbit:g} Mbit/s {link.rtt_ms:g} ms": (take(a), take(b)) for (a, b), link in links}
 
 
 def _messages(network: EmulatedNetwork, effort: Effort) -> list[Figure]:
-    return _message_figures(network, {name: _regions(name) for name in _paths(network)}, effort)
+    return _message_figures(network, _paths(network), effort)
 
 
 def _message_figures(network: EmulatedNetwork, paths: Mapping[str, tuple[str, str]], effort: Effort) -> list[Figure]:
     """Message times of every path, one direction of a pair at a time: all slow links at once, fast ones by turns."""
     machine = threading.Lock()
-    turns = {pair: threading.Lock() for pair in {tuple(sorted(ends)) for ends in paths.values()}}
+    turns = {pair: threading.Lock() for pair in {frozenset(ends) for ends in paths.values()}}
 
     def work(name: str) -> list[Figure]:
-        src, dst = paths[name]
-        fast = network.plan.wan[src, dst].goodput_mbit > SLOW_MBIT
-        pair = turns[tuple(sorted((src, dst)))]
+        ends = paths[name]
+        fast = path_link(network, *ends).goodput_mbit > SLOW_MBIT
+        pair = turns[frozenset(ends)]
 
         @contextmanager
         def turn() -> Iterator[None]:
             with pair, machine if fast else nullcontext():
                 yield
 
-        with Channel(network, _first(network, src), _first(network, dst)) as channel:
+        with Channel(network, *ends) as channel:
             with turn():
                 channel.warm()
             return _times(channel, name, effort, turn)

@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from testbed.fidelity.against import DELIVERY
 from testbed.fidelity.figures import Bound, Figure
@@ -22,6 +22,8 @@ from testbed.report.plots import DPI, STYLE
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 MARKERS = ("o", "x", "^", "+")
 MISSED = "#B00020"
+PLAIN = StrMethodFormatter("{x:g}")
+WIDE = 1000.0  # a log axis that spans more has a label only at powers of ten
 
 
 def draw(path: Path, figures: Sequence[Figure], title: str) -> None:
@@ -40,7 +42,7 @@ def draw_against(path: Path, figures: Sequence[Figure], title: str) -> None:
         axes = canvas.subplots()
         axes.set(xlabel="delivery, virtual (ms)", ylabel="emulated - virtual (ms)", xscale="log")
         axes.set_yscale("symlog", linthresh=1.0)
-        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_major_formatter(PLAIN)
         nominal: list[float] = []
         for color, marker, name in zip(COLORS, MARKERS, ("WAN", "LAN"), strict=False):
             for figure in figures:
@@ -94,8 +96,8 @@ def _band(axes: Axes, nominal: Sequence[float], bound: Bound, as_percent: bool) 
     across = [low * (high / low) ** (step / 100) for step in range(101)]
     room = [bound.room(x) * (100 / x if as_percent else 1.0) for x in across]
     if axes.get_xscale() == "log":
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < WIDE * low else (1.0,)))
+        axes.xaxis.set_major_formatter(PLAIN)
         axes.xaxis.set_minor_formatter(NullFormatter())
     axes.fill_between(across, [-y for y in room], room, color="#009E73", alpha=0.10, linewidth=0)
     axes.set_xlim(low, high)
@@ -121,7 +123,7 @@ def _message_panel(axes: Axes, figures: Sequence[Figure]) -> None:
     axes.set(title="Time of single messages", xlabel="size / rate + delay (ms)", xscale="log")
     axes.set_ylabel("measured - nominal (ms)")
     axes.set_yscale("symlog", linthresh=1.0)
-    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_major_formatter(PLAIN)
     _band(axes, _scatter(axes, figures, "message", _difference), MESSAGE, as_percent=False)
 
 

@@ -26,6 +26,12 @@ def test_the_grid_has_every_rate_with_every_round_trip_in_both_directions() -> N
     found = {(link.goodput_mbit, link.rtt_ms) for link in measure.grid_links().values()}
     assert found == {(rate, rtt) for rate in (5, 20, 99, 327, 1000) for rtt in (0, 12, 60)}
     assert all(plan.wan[b, a] == link for (a, b), link in plan.wan.items())
+    ends = [host for pair in measure.grid_paths().values() for host in pair]
+    assert set(ends) == set(plan.hosts), "no host is left out"
+    assert len(ends) == len(set(ends)), "no host takes part in two"
+    for name, (src, dst) in measure.grid_paths().items():
+        link = plan.wan[region_of(src), region_of(dst)]
+        assert name == f"{link.goodput_mbit:g} Mbit/s {link.rtt_ms:g} ms"
 
 
 @pytest.mark.parametrize(("size", "name"), [(16 << 10, "16 KB"), (214 << 10, "214 KB"), (4 << 20, "4 MB")])
