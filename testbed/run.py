@@ -284,7 +284,7 @@ def _open_fabric(name: str, assembly: Assembly, device: str, scratch: Path) -> F
         from testbed.fidelity import gate
 
         def _gate(network: Any) -> dict[str, Any]:
-            return gate.check(network).record()
+            return gate.check(network, used=experiment.roles.wan_pairs).record()
 
         return MininetFabric(assembly, device, scratch, _gate if experiment.run.gate else None)
     return VirtualFabric(

@@ -47,6 +47,12 @@ class Roles:
     def all(self) -> tuple[str, ...]:
         return (self.global_server, *self.lpss, *self.workers)
 
+    @property
+    def wan_pairs(self) -> frozenset[tuple[str, str]]:
+        """The directed pairs of regions that some role sends over."""
+        pairs = ((region_of(name), region_of(peer)) for name in self.all for peer in self.neighbours(name))
+        return frozenset((src, dst) for src, dst in pairs if src != dst)
+
     def workers_of(self, region: str) -> tuple[str, ...]:
         return tuple(f"{region}/w{k}" for k in range(self.workers_per_region))
 

@@ -39,3 +39,8 @@ def test_a_plan_has_one_link_for_each_directed_pair_of_its_own_regions(server_re
     assert plan.regions == tuple(regions)
     assert set(plan.wan) == {(a, b) for a in regions for b in regions if a != b}
     assert plan.hosts_of("east") == tuple(name for name in plan.hosts if name.startswith("east/"))
+
+
+def test_the_wan_pairs_are_those_between_lpss_and_the_server() -> None:
+    assert ROLES.wan_pairs == {("east", "middle"), ("middle", "east"), ("west", "middle"), ("middle", "west")}
+    assert Roles(("east", "west"), 2, "east").wan_pairs == {("west", "east"), ("east", "west")}
