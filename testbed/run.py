@@ -168,7 +168,7 @@ class _Play:
                     self.fabric.close()  # roles in other processes would go on recording
                     self._end("interrupted", "stopped by a signal")
                     raise Interrupted(
-                        f"stopped at step {self.clock.step} of {self.system}; "
+                        f"stopped; the last checkpoint of {self.system} is at step {self.clock.step}; "
                         f"go on with --resume {self.folder.parents[1]}"
                     ) from None
                 except Exception as error:
