@@ -152,7 +152,8 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(
     folders: list[Path] = []
     with monkeypatch.context() as patch:
         patch.setattr(Recorder, "record", interrupt)
-        with pytest.raises(Interrupted, match=r"stopped; the last checkpoint of weightgrad is at step 4; go on with --resume .*-virtual"):
+        says = r"the last checkpoint of weightgrad is at step 4; go on with --resume .*-virtual"
+        with pytest.raises(Interrupted, match=says):
             run.start(one("weightgrad"), run.Request("test", "virtual", results=tmp_path / "cut"), folders.append)
     info = read_info(folders[0] / "weightgrad/seed-0", ResultInfo)
     assert (info.status, info.error) == ("interrupted", "stopped by a signal")
