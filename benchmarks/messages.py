@@ -15,12 +15,15 @@ from time import process_time
 from typing import Any
 
 import numpy as np
+import torch
 
 from testbed.compute import compute_model
 from testbed.fabrics.virtual import VirtualFabric
+from testbed.layout import Layout
+from testbed.learning.config import Training
 from testbed.message import Message
-from testbed.systems import Node, System
-from testbed.systems.replica import ServerState
+from testbed.systems import Node, Options, System, Task
+from testbed.systems.terngrad import ServerState
 from testbed.wan.plan import NetworkPlan, Roles
 from testbed.wan.profile import Link, Profile
 
@@ -30,8 +33,9 @@ GRADIENT = [np.zeros(4 * 1_068_298, np.uint8)]
 class Relay(System):
     """The baseline's messages without its math."""
 
-    def __init__(self) -> None:
-        """Nothing is trained, so there is no task."""
+    def __init__(self, roles: Roles) -> None:
+        nothing = torch.empty(0)
+        super().__init__(Task(0, roles, Layout(()), nothing, Training(), lambda worker: None, 1, 0.0), Options())
 
     def initial_state(self, name: str) -> ServerState:
         return ServerState()
@@ -68,7 +72,7 @@ def main() -> None:
     pairs = {(a, b): Link(100, 60) for a in everywhere for b in everywhere if a != b}
     roles = Roles(names, options.workers, "server")
     plan = NetworkPlan(roles.all, Profile("bench", "bench", everywhere, Link(1000, 0.2), pairs))
-    fabric = VirtualFabric(plan, roles, compute_model("m60"), lambda name, seed: Relay())
+    fabric = VirtualFabric(plan, compute_model("m60"), lambda name, seed: Relay(roles))
     fabric.begin("relay", 0, Path(), 0.0, None)
     steps = max(1, options.messages // (2 * options.regions * (options.workers + 1)))
     if options.profile:

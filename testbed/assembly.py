@@ -17,6 +17,7 @@ from testbed.learning import data, models, shards
 from testbed.learning.learner import Evaluation, Learner, device, evaluate
 from testbed.learning.models import FlatModel
 from testbed.systems import SYSTEMS, System, Task
+from testbed.wan.plan import Roles
 
 BACKWARD_PER_FORWARD = 2.0  # a backward pass does each product of the forward pass twice: for inputs and weights
 
@@ -53,15 +54,16 @@ class Assembly:
 
     def system(self, name: str, seed: int) -> System:
         """The system `name` of the experiment on the task of `seed`."""
-        return SYSTEMS[name](self.task(seed), self.experiment.systems[name])
+        return SYSTEMS[name](self.task(seed, self.experiment.roles_of(name)), self.experiment.systems[name])
 
-    def task(self, seed: int) -> Task:
+    def task(self, seed: int, roles: Roles | None = None) -> Task:
+        """What is trained with `seed`, by `roles` (those of all systems together when None)."""
         experiment = self.experiment
         name, classes = experiment.model.name, self.dataset.classes
         flops = models.forward_flops(name, classes) * self.worker_batch * (1 + BACKWARD_PER_FORWARD)
         return Task(
             seed=seed,
-            roles=experiment.roles,
+            roles=roles or experiment.roles,
             layout=self.model.layout,
             initial=models.initial_weights(name, seed, classes),
             training=experiment.training,

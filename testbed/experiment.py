@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,6 +31,7 @@ EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
+WORKERS_AN_LPS = 5  # WeightGrad, Appendix B.2
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +43,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[topology]`: the WAN profile, the regions that hold data, and where the global server stands.
 
+    `kind` is "tree" (workers - LPS - global server) or "flat" (every worker talks to the global server).
     `trace` is a file that says how the WAN's capacity changes over the run (`testbed.wan.trace`), by its path or its
     name in `topologies/traces/`.
     """
@@ -49,7 +52,12 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     regions: Annotated[list[str], msgspec.Meta(min_length=1)]
     server_region: str
     trace: str | None = None
-    workers_per_region: Annotated[int, msgspec.Meta(ge=1, le=5)] = 4  # at most 5 an LPS: WeightGrad, B.2
+    kind: Literal["tree", "flat"] = "tree"
+    workers_per_region: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+
+    def __post_init__(self) -> None:
+        if self.kind == "tree" and self.workers_per_region > WORKERS_AN_LPS:
+            raise ValueError(f"workers_per_region: an LPS serves at most {WORKERS_AN_LPS}; use more regions, or flat")
 
 
 class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,8 +120,14 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def roles(self) -> Roles:
+        """Who takes part; neighbours are those of all systems together."""
         top = self.topology
-        return Roles(tuple(top.regions), top.workers_per_region, top.server_region)
+        mesh = any(SYSTEMS[system].mesh for system in self.systems)
+        return Roles(tuple(top.regions), top.workers_per_region, top.server_region, top.kind, mesh)
+
+    def roles_of(self, system: str) -> Roles:
+        """Who takes part, and who talks to whom, in a run of `system`."""
+        return replace(self.roles, mesh=SYSTEMS[system].mesh)
 
     @property
     def plan(self) -> NetworkPlan:
@@ -246,6 +260,10 @@ def _check_names(experiment: Experiment, source: str) -> None:
             )
     if len(set(top.regions)) < len(top.regions):
         raise InputError(f"{source}: topology.regions: a region is named twice")
+    for system in experiment.systems:
+        if top.kind not in SYSTEMS[system].topologies:
+            wanted = " or ".join(SYSTEMS[system].topologies)
+            raise InputError(f"{source}: systems.{system}: topology.kind is '{top.kind}'; it needs '{wanted}'")
     if len(set(experiment.run.seeds)) < len(experiment.run.seeds):
         raise InputError(f"{source}: run.seeds: a seed is named twice")
     with _naming(f"{source}: topology.trace"):

@@ -289,7 +289,6 @@ def _open_fabric(name: str, assembly: Assembly, device: str, scratch: Path) -> F
         return MininetFabric(assembly, device, scratch, _gate if experiment.run.gate else None)
     return VirtualFabric(
         experiment.plan,
-        experiment.roles,
         compute_model(experiment.compute.device),
         assembly.system,
         experiment.run.link_interval_s,

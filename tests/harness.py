@@ -137,7 +137,7 @@ def play(
     """Play all steps of `task` on the virtual fabric, stopping at `stops`, where `between` sees the states."""
     made = SYSTEMS[system](task, SYSTEMS[system].options_type(**(options or {})))
     plan = NetworkPlan(task.roles.all, profile)
-    fabric = VirtualFabric(plan, task.roles, compute_model(device), lambda name, seed: made)
+    fabric = VirtualFabric(plan, compute_model(device), lambda name, seed: made)
     played = Played(made, fabric.states(Path()), [], 0.0)
     fabric.record = played.events.append
     fabric.begin(system, task.seed, Path(), 0.0, None)

@@ -48,7 +48,7 @@ def test_same_seed_same_bytes(small_data: None, system: str, tmp_path: Path, mon
 def trajectory(system: str, options: dict[str, Any]) -> dict[str, Any]:
     """Eight steps of four workers, in numbers small enough to review."""
     it = experiment(systems={system: options})
-    played = play(system, Assembly(it).task(seed=0), it.plan.profile, options, stops=[4])
+    played = play(system, Assembly(it).task(0, it.roles_of(system)), it.plan.profile, options, stops=[4])
     worker = [event for event in played.of(StepDone) if event.node == "us-west-1/w0"]
     wan: dict[str, int] = {}
     for event in played.of(LinkBytes):

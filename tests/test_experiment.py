@@ -13,6 +13,7 @@ from harness import PLAIN, plain, toml
 from testbed import experiment as experiment_file
 from testbed.cli import main
 from testbed.errors import InputError
+from testbed.systems import SYSTEMS
 from testbed.systems.terngrad import TernGradOptions
 from testbed.wan import profile as profiles
 
@@ -61,7 +62,11 @@ WRONG = [
     ("topology.regions=['us-east-1', 'us-east-1']", "mine.toml: topology.regions: a region is named twice"),
     ("topology.regions=[]", "mine.toml: topology.regions is []: expected array of length >= 1"),
     ("topology.server_region=mars", "topology.server_region: profile weightgrad-ec2 has no region 'mars'; known: us-"),
-    ("topology.workers_per_region=6", "mine.toml: topology.workers_per_region is 6: expected int <= 5"),
+    (
+        "topology.workers_per_region=6",
+        "mine.toml: topology.workers_per_region: an LPS serves at most 5; use more regions, or flat",
+    ),
+    ("topology.kind=flat", "mine.toml: systems.weightgrad: topology.kind is 'flat'; it needs 'tree'"),
     ("topology.trace=nowhere.csv", "mine.toml: topology.trace: nowhere.csv: "),
     ("model.name=tiney", "mine.toml: model.name: no model 'tiney'; did you mean 'tiny'? known: cifarnet, tiny"),
     ("data.dataset=cifar", "mine.toml: data.dataset: no data set 'cifar'; did you mean 'cifar10'? known: cifar10"),
@@ -107,7 +112,7 @@ def test_a_missing_key_is_named(refuse: Refuse) -> None:
 
 
 def test_no_systems(refuse: Refuse) -> None:
-    assert refuse(plain(systems={})) == "mine.toml: [systems] is empty; known: baseline, terngrad, weightgrad"
+    assert refuse(plain(systems={})) == f"mine.toml: [systems] is empty; known: {', '.join(sorted(SYSTEMS))}"
 
 
 def test_not_toml(refuse: Refuse) -> None:

@@ -32,7 +32,7 @@ def run(trace: Trace | None, wan: Link = WAN, stops=(6,)):
     task = quadratic_task(ROLES, steps=6)
     made = SYSTEMS["baseline"](task, SYSTEMS["baseline"].options_type())
     plan = NetworkPlan(ROLES.all, network(("a", "b", "c"), LAN, wan))
-    fabric = VirtualFabric(plan, ROLES, compute_model("m60"), lambda name, seed: made, trace=trace)
+    fabric = VirtualFabric(plan, compute_model("m60"), lambda name, seed: made, trace=trace)
     events = []
     fabric.record = events.append
     fabric.begin("baseline", 3, Path(), 0.0, None)

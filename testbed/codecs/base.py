@@ -59,10 +59,6 @@ class Codec(Protocol):
     @property
     def layout(self) -> Layout: ...
 
-    @property
-    def nbytes(self) -> int:
-        """Exact bytes of a message: the sum of its buffers' sizes."""
-
     def encode(self, vector: torch.Tensor, key: Key) -> Buffers:
         """Encode a vector [layout.size]; CodecError names the layer that holds NaN or infinity."""
 

@@ -75,6 +75,8 @@ class System(ABC):
 
     name: ClassVar[str] = ""
     options_type: ClassVar[type[Options]] = Options
+    topologies: ClassVar[tuple[str, ...]] = ("tree", "flat")  # where it can run
+    mesh: ClassVar[bool] = False  # whether its LPSs exchange messages with each other
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -149,20 +149,24 @@ class Node(ABC):
         fabric notices by itself that nobody can ever answer
     """
 
-    def __init__(self, name: str, roles: Roles, neighbours: Sequence[str], patience_s: float | None) -> None:
+    def __init__(self, name: str, roles: Roles, patience_s: float | None) -> None:
         self.name = name
-        self.roles = roles
-        self.neighbours = tuple(neighbours)
+        self.join(roles)
         self.patience_s = patience_s
         self.stop_at = 0
         self.busy_s = 0.0  # compute time charged to this role so far
-        self.mailbox = Mailbox(neighbours)
+        self.mailbox = Mailbox(self.neighbours)
         self._tasks: list[asyncio.Task[None]] = []
         self._servers: list[asyncio.Task[None]] = []
-        self._sent = {peer: [0, 0] for peer in neighbours}  # messages and bytes, this segment
         self._marked: set[str] = set()
         self._failure: asyncio.Future[None]
         self._busy_before_step_s = 0.0
+
+    def join(self, roles: Roles) -> None:
+        """Take part in a run of `roles`, which may join this role to some of its neighbours only."""
+        self.roles = roles
+        self.neighbours = roles.neighbours(self.name)
+        self._sent = {peer: [0, 0] for peer in self.neighbours}  # messages and bytes, this segment
 
     # What a fabric decides
 
@@ -199,6 +203,18 @@ class Node(ABC):
     @property
     def region(self) -> str:
         return region_of(self.name)
+
+    @property
+    def server(self) -> str:
+        """A worker's LPS (flat: the global server); an LPS's global server."""
+        server = self.roles.server_of(self.name)
+        assert server is not None, f"{self.name} has no server"
+        return server
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Whose server this role is: an LPS's workers, the global server's LPSs (flat: all workers)."""
+        return self.roles.clients_of(self.name)
 
     @property
     def lps(self) -> str:

@@ -7,19 +7,12 @@ localization, ...).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 
-from testbed.learning.optimizer import EMA
+from testbed.learning.optimizer import EMA, SGD, Adam
 from testbed.systems.base import Task
-
-
-@dataclass
-class ServerState:
-    """A server that only passes on what it adds up."""
-
-    step: int = 0
 
 
 @dataclass
@@ -28,19 +21,20 @@ class Replica:
 
     step: int
     weights: torch.Tensor
-    optimizer: Any  # the state of `training.optimizer`
+    optimizer: Any  # its state
     ema: EMA | None
 
     @classmethod
-    def of(cls, task: Task, name: str) -> Replica:
+    def of(cls, task: Task, name: str, optimizer: SGD | Adam) -> Self:
+        """The state before the first step."""
         weights = task.initial.clone()
         decay = task.training.ema_decay
         ema = EMA.of(weights, decay) if decay is not None and name == task.roles.workers[0] else None
-        return cls(0, weights, task.training.optimizer.start(weights), ema)
+        return cls(0, weights, optimizer.start(weights), ema)
 
-    def update(self, task: Task, gradient: torch.Tensor, step: int) -> None:
+    def update(self, task: Task, gradient: torch.Tensor, step: int, optimizer: SGD | Adam) -> None:
         """Make the step's update with the mean `gradient`."""
-        task.training.optimizer.update(self.optimizer, self.weights, gradient, task.rate_at(step))
+        optimizer.update(self.optimizer, self.weights, gradient, task.rate_at(step))
         if self.ema is not None:
             self.ema.update(self.weights)
 

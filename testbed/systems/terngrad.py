@@ -3,7 +3,8 @@
 On the tree, every worker's ternary gradient crosses the LAN to its LPS in 1.6 bits an element, the sum of a
 region's n workers crosses the WAN in ceil(log2(2n + 1)) bits, and the sum of all N comes back in
 ceil(log2(2N + 1)) bits ("parameter localization", 3.1: workers keep the parameters). Sums stay integers
-because all workers use the same scale ("scaler sharing", 3.1), which costs a round of messages of its own.
+because all workers use the same scale ("scaler sharing", 3.1), which costs a round of messages of its own. In
+the flat topology, the paper's own, the global server adds up the workers' messages themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from testbed.codecs.ternary import Ternary
 from testbed.message import Message
 from testbed.systems.base import Options, System, Task
 from testbed.systems.node import Node
-from testbed.systems.replica import Replica, ServerState
+from testbed.systems.replica import Replica
 
 
 class TernGradOptions(Options, frozen=True, forbid_unknown_fields=True):
@@ -42,6 +43,13 @@ class TernGradOptions(Options, frozen=True, forbid_unknown_fields=True):
     share_scales: bool = True
     localize: bool = True
     float_last: bool = True
+
+
+@dataclass
+class ServerState:
+    """An LPS only passes on what it adds up."""
+
+    step: int = 0
 
 
 @dataclass
@@ -69,7 +77,7 @@ class TernGrad(System):
 
     def initial_state(self, name: str) -> Replica | ServerState | GlobalState:
         if name in self.task.roles.workers:
-            return Replica.of(self.task, name)
+            return Replica.of(self.task, name, self.task.training.optimizer)
         if name != self.task.roles.global_server:
             return ServerState()
         if self.options.localize:
@@ -86,8 +94,8 @@ class TernGrad(System):
             scales = await self._shared_scales(node, limits.scales, step)
             key = Key(self.task.seed, index, step)
             buffers = await node.compute(self.task.passes(1), self.ternary.encode, gradient, key, scales, limits)
-            await node.send(node.lps, Message("ternary", step, buffers))
-            answer = await node.recv(node.lps)
+            await node.send(node.server, Message("ternary", step, buffers))
+            answer = await node.recv(node.server)
             await node.compute(self.task.passes(4), self._take, state, answer, step)
             node.step_done(step, loss)
 
@@ -95,8 +103,8 @@ class TernGrad(System):
         """The largest scales of all workers: a round trip to the global server and back."""
         if not self.options.share_scales:
             return own
-        await node.send(node.lps, Message("scales", step, [own]))
-        return (await node.recv(node.lps)).buffers[0].view(np.float32)
+        await node.send(node.server, Message("scales", step, [own]))
+        return (await node.recv(node.server)).buffers[0].view(np.float32)
 
     def _take(self, state: Replica, answer: Message, step: int) -> None:
         if answer.kind == "parameters":
@@ -105,33 +113,33 @@ class TernGrad(System):
                 state.ema.update(state.weights)
             return
         codec = self.total if answer.kind == "levels" else self.floats
-        state.update(self.task, codec.decode(answer.buffers), step)
+        state.update(self.task, codec.decode(answer.buffers), step, self.task.training.optimizer)
 
     async def lps(self, node: Node, state: ServerState) -> None:
         async for step in node.steps(state):
             if self.options.share_scales:
                 await self._pass_scales(node, step)
-            gradients = await node.collect(node.workers)
+            gradients = await node.collect(node.clients)
             total = await node.compute(self.task.passes(len(gradients)), self._add_ternary, gradients, step)
-            await node.send(node.global_server, total)
-            await node.broadcast(node.workers, await node.recv(node.global_server))
+            await node.send(node.server, total)
+            await node.broadcast(node.clients, await node.recv(node.server))
 
     async def _pass_scales(self, node: Node, step: int) -> None:
         """An LPS's part in scaler sharing."""
-        largest = _largest(await node.collect(node.workers))
-        await node.send(node.global_server, Message("scales", step, [largest]))
-        await node.broadcast(node.workers, await node.recv(node.global_server))
+        largest = _largest(await node.collect(node.clients))
+        await node.send(node.server, Message("scales", step, [largest]))
+        await node.broadcast(node.clients, await node.recv(node.server))
 
     async def global_server(self, node: Node, state: GlobalState) -> None:
         async for step in node.steps(state):
             if self.options.share_scales:
-                largest = _largest(await node.collect(node.lpss))
-                await node.broadcast(node.lpss, Message("scales", step, [largest]))
-            sums = await node.collect(node.lpss)
+                largest = _largest(await node.collect(node.clients))
+                await node.broadcast(node.clients, Message("scales", step, [largest]))
+            sums = await node.collect(node.clients)
             total = await node.compute(self.task.passes(len(sums)), self._add_sums, sums, step)
             if not self.options.localize:
                 total = await node.compute(self.task.passes(3), self._update, state, total, step)
-            await node.broadcast(node.lpss, total)
+            await node.broadcast(node.clients, total)
 
     def _add_ternary(self, messages: Sequence[Message], step: int) -> Message:
         """The sum of workers' ternary gradients: as levels where scales are shared, else in float32."""
@@ -142,11 +150,14 @@ class TernGrad(System):
         return Message("sum", step, self.floats.encode(_sum(vectors)))
 
     def _add_sums(self, messages: Sequence[Message], step: int) -> Message:
-        """The sum over regions; what float32 carries is made the mean here, levels are divided at the worker."""
+        """The sum over all workers; what float32 carries is made the mean here, levels are divided at the worker."""
+        flat = messages[0].kind == "ternary"
         if self.options.share_scales:
-            total = self.total.add(self.regional.unpack(message.buffers) for message in messages)
+            buffers = (message.buffers for message in messages)
+            total = self.total.sum(buffers) if flat else self.total.add(map(self.regional.unpack, buffers))
             return Message("levels", step, self.total.encode(total))
-        vectors = [self.floats.decode(message.buffers) for message in messages]
+        codec = self.ternary if flat else self.floats
+        vectors = [codec.decode(message.buffers) for message in messages]
         return Message("mean", step, self.floats.encode(_sum(vectors).div_(len(self.task.roles.workers))))
 
     def _update(self, state: GlobalState, mean: Message, step: int) -> Message:

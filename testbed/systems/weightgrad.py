@@ -138,6 +138,7 @@ class Pending:
 
 class WeightGrad(System):
     name = "weightgrad"
+    topologies = ("tree",)
     options_type = WeightGradOptions
     options: WeightGradOptions
 
@@ -269,8 +270,7 @@ class WeightGrad(System):
         pending.sent_s = node.now()
         pending.settled.clear()
         node.spawn(node.wait(pending.settled, "the mean of its contribution"))
-        stream = len(self.task.roles.workers) + self.task.roles.lpss.index(node.name)
-        key = Key(self.task.seed, stream, state.step)
+        key = Key(self.task.seed, self.task.roles.stream_of(node.name), state.step)
         buffers = await node.compute(
             self.task.passes(3), self._encode_update, pending.contribution, state.residual, key
         )
@@ -333,7 +333,7 @@ class WeightGrad(System):
     def _average(self, state: GlobalState, messages: Sequence[Message], number: int) -> Sequence:
         """The mean of the contributions, quantized like them."""
         mean = torch.stack([self._decode_update(message) for message in messages]).mean(0)
-        stream = len(self.task.roles.workers) + len(self.task.roles.lpss)
+        stream = self.task.roles.stream_of(self.task.roles.global_server)
         return self._encode_update(mean, state.residual, Key(self.task.seed, stream, number))
 
     # Quantizers of the exchange and of the weights

@@ -62,7 +62,7 @@ def play(
 ) -> tuple[list[Event], float]:
     """Play scripted roles; returns the events and the clock at the end."""
     plan = NetworkPlan(ROLES.all, PROFILE)
-    fabric = VirtualFabric(plan, ROLES, compute_model(device), lambda name, seed: Scripted(roles), trace=trace)
+    fabric = VirtualFabric(plan, compute_model(device), lambda name, seed: Scripted(roles), trace=trace)
     events: list[Event] = []
     fabric.record = events.append
     fabric.begin("scripted", 0, Path(), 0.0, None)

@@ -41,8 +41,7 @@ class EmulatedNode(Node):
     """A role on the machine's own clock, divided by the dilation factor."""
 
     def __init__(self, place: Place, experiment: Any, max_bytes: int) -> None:
-        roles = experiment.roles
-        super().__init__(place.role, roles, roles.neighbours(place.role), experiment.run.patience_s)
+        super().__init__(place.role, experiment.roles, experiment.run.patience_s)
         self.wire = Wire(place.netns_pid, place.endpoints, self.mailbox, max_bytes)
         self.recorder: Recorder | None = None
         self._device = compute_model(experiment.compute.device).device
@@ -118,6 +117,7 @@ class RoleActor:
         """Prepare the role's state for a system and seed, and join the records of that run."""
         name = self._place.role
         self._system = self._assembly.system(system, seed)
+        self._node.join(self._system.task.roles)
         self._state = self._system.initial_state(name)
         if checkpoint is not None:
             state_file.load(state_path(Path(checkpoint), name), self._state)

@@ -34,7 +34,7 @@ class VirtualNode(Node):
     def __init__(
         self, name: str, roles: Roles, compute: ComputeModel, network: Network, loop: VirtualLoop, record: Record
     ) -> None:
-        super().__init__(name, roles, roles.neighbours(name), patience_s=None)
+        super().__init__(name, roles, patience_s=None)
         self.connections: dict[str, Connection] = {}
         self._device = compute.device
         self._network = network
@@ -73,7 +73,7 @@ class VirtualFabric(Fabric):
 
     Parameters
     ----------
-    plan, roles : the network and who stands in it
+    plan : the network and who stands in it
     compute : what a computation is charged
     make_system : builds a system by name and seed
     link_interval_s : bytes per link are recorded this often
@@ -85,7 +85,6 @@ class VirtualFabric(Fabric):
     def __init__(
         self,
         plan: NetworkPlan,
-        roles: Roles,
         compute: ComputeModel,
         make_system: Callable[[str, int], System],
         link_interval_s: float = 1.0,
@@ -93,7 +92,7 @@ class VirtualFabric(Fabric):
     ) -> None:
         self.record = self.observe = lambda event: None
         self.messages = 0  # sent in all segments so far
-        self._plan, self._roles, self._compute = plan, roles, compute
+        self._plan, self._compute = plan, compute
         self._make_system = make_system
         self._link_interval_s = link_interval_s
         self._trace = trace
@@ -103,7 +102,7 @@ class VirtualFabric(Fabric):
 
     def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
         self._system = self._make_system(system, seed)
-        self._states = {name: self._system.initial_state(name) for name in self._roles.all}
+        self._states = {name: self._system.initial_state(name) for name in self._system.task.roles.all}
         if checkpoint is not None:
             for name, state in self._states.items():
                 state_file.load(state_path(checkpoint, name), state)
@@ -123,8 +122,9 @@ class VirtualFabric(Fabric):
         loop = VirtualLoop(self._clock_s, partial(_who_waits, nodes), before_jump)
         network = meter.network = Network(self._plan, loop)
         replay.begin(network)
-        for name in self._roles.all:
-            nodes[name] = VirtualNode(name, self._roles, self._compute, network, loop, lambda event: self.record(event))
+        roles = self._system.task.roles
+        for name in roles.all:
+            nodes[name] = VirtualNode(name, roles, self._compute, network, loop, lambda event: self.record(event))
         for node in nodes.values():
             for peer in node.neighbours:
                 deliver = partial(nodes[peer].mailbox.deliver, node.name)

@@ -1,0 +1,92 @@
+"""Codecs that remember: what a sender keeps from one message to its next, beside the codec itself.
+
+The codec holds no state. Each sender owns a memory, which `start` makes: a plain dataclass of tensors and
+numbers, so that it is checkpointed with the sender's other state. Decoding never needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from testbed.codecs.base import Buffers, Codec, Key, WireBuffers
+from testbed.layout import Layout
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A codec whose messages depend on what the sender has sent before."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    def start(self) -> Any:
+        """The memory of a sender that has sent nothing yet; None where nothing is remembered."""
+
+    def encode(self, vector: torch.Tensor, key: Key, memory: Any) -> Buffers:
+        """Encode a vector [layout.size] and bring `memory` up to date; CodecError as for `Codec.encode`."""
+
+    def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See `Codec.decode`."""
+
+
+def remembering(codec: Codec | Remembering) -> Remembering:
+    """`codec` itself where it has a memory, else one that remembers nothing."""
+    return codec if isinstance(codec, Remembering) else Forgetful(codec)
+
+
+class Forgetful:
+    """A plain codec as one with a memory in which there is nothing."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+        self.layout = codec.layout
+        self.decode = codec.decode
+
+    def start(self) -> None:
+        """There is nothing to remember."""
+
+    def encode(self, vector: torch.Tensor, key: Key, memory: None) -> Buffers:
+        """See `Codec.encode`."""
+        return self.codec.encode(vector, key)
+
+
+@dataclass
+class Residual:
+    """`residual` [layout.size]: what all messages so far have left out."""
+
+    residual: torch.Tensor
+
+
+class ErrorFeedback:
+    """Sends what the codec can of vector + residual, and keeps the rest for the next message (Seide et al. 2014).
+
+    It needs a codec that makes the error smaller than the vector: fed back, the error of an unbiased stochastic
+    quantizer, which is larger, would grow without bound.
+
+    Parameters
+    ----------
+    codec : may do all of it in one pass with a method `encode_with_feedback(vector, residual, key)`, which
+        brings the residual up to date in place
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+        self.layout = codec.layout
+        self.decode = codec.decode
+        self._fused = getattr(codec, "encode_with_feedback", None)
+
+    def start(self) -> Residual:
+        """A residual of zero."""
+        return Residual(torch.zeros(self.layout.size))
+
+    def encode(self, vector: torch.Tensor, key: Key, memory: Residual) -> Buffers:
+        """Encode vector + residual; CodecError as for `Codec.encode`, which leaves the residual as it was."""
+        if self._fused is not None:
+            return self._fused(vector, memory.residual, key)
+        wanted = vector + memory.residual
+        buffers = self.codec.encode(wanted, key)
+        memory.residual = wanted.sub_(self.codec.decode(buffers))
+        return buffers
