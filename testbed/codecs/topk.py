@@ -1,0 +1,154 @@
+"""The elements of largest magnitude, layer by layer, exactly.
+
+As in Deep Gradient Compression (Lin et al., ICLR 2018, section 3.1) a threshold is estimated from a sample, so that
+only what exceeds it has to be ranked. There the estimate decides what is sent; here it is set low enough to let
+a few more pass than are wanted, and those are ranked exactly, so that the sample has an influence on time alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil, sqrt
+from typing import Literal
+
+import numpy as np
+import torch
+
+from testbed.codecs import kernels
+from testbed.codecs.base import Buffers, Key, flat
+from testbed.codecs.sparse import (
+    NOT_ZERO,
+    Floats,
+    HalfFloats,
+    Kept,
+    Signs,
+    SparseCodec,
+    Values,
+    gathered,
+    joined,
+    select,
+)
+from testbed.errors import CodecError
+from testbed.layout import Layer, Layout
+
+ValueKind = Literal["float32", "float16", "ternary"]
+VALUES: dict[ValueKind, Callable[[], Values]] = {
+    "float32": Floats,
+    "float16": HalfFloats,
+    "ternary": Signs,
+}
+
+SAMPLE = 1 << 14  # elements of a large layer that are looked at for an estimate
+RANKED_WHOLE = 1 << 13  # elements of a layer below which a sample saves nothing
+_DEVIATIONS = 4  # how far the estimate is off the wanted rank, in its standard deviations, so that few retries happen
+_ABS, _INFINITY = np.uint32(0x7FFFFFFF), np.uint32(kernels.INFINITY_BITS)
+
+
+class Largest:
+    """Finds the largest magnitudes of every layer.
+
+    Parameters
+    ----------
+    layout : the model
+    dense_biases : whether biases (and other vectors) keep all they have, as in the authors' own code; in CifarNet
+        they would be a third of a message of 0.1 %
+    """
+
+    def __init__(self, layout: Layout, dense_biases: bool = False) -> None:
+        self.layout = layout
+        self.dense_biases = dense_biases
+        self._samples: dict[int, np.ndarray] = {}
+
+    def wanted(self, layer: Layer, kept: float) -> int:
+        """How many elements a layer keeps of those that are not zero: a fraction, rounded up, so at least one."""
+        if self.dense_biases and layer.bias:
+            return layer.size
+        return min(layer.size, max(1, ceil(round(kept * layer.size, 6))))  # 0.1 % of 1,000 is 1 in floats, too
+
+    def places(self, x: np.ndarray, kept: float) -> np.ndarray:
+        """The places (uint32, increasing) of the largest magnitudes, zeros never among them.
+
+        Of equal magnitudes those that come first are taken. CodecError names the layer that holds NaN or infinity.
+        """
+        return joined([self._of_layer(layer, x, self.wanted(layer, kept)) for layer in self.layout])
+
+    def _of_layer(self, layer: Layer, x: np.ndarray, wanted: int) -> np.ndarray:
+        values = x[layer.slice]
+        low, high = self._estimate(values, wanted)
+        places = select(values, low, layer.offset)
+        if places.size < wanted and low > NOT_ZERO:
+            places, high = select(values, NOT_ZERO, layer.offset), _INFINITY
+        bits = _magnitudes(gathered(x, places))
+        if bits.size and bits.max() >= _INFINITY:
+            raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+        return places if places.size <= wanted else places[_ranked(bits, wanted, high)]
+
+    def _estimate(self, x: np.ndarray, wanted: int) -> tuple[np.uint32, np.uint32]:
+        """The bits of two magnitudes: very likely fewer than are wanted reach the second, and more the first."""
+        if x.size < RANKED_WHOLE:
+            return NOT_ZERO, _INFINITY
+        bits = _magnitudes(x[self._sample(x.size)])
+        expected = wanted / x.size * bits.size
+        margin = _DEVIATIONS * sqrt(expected) + _DEVIATIONS
+        last = bits.size - 1
+        low, high = last - int(expected + margin), last - max(int(expected - margin), 0)
+        ordered = np.partition(bits, [max(low, 0), high])
+        return (
+            max(ordered[low], NOT_ZERO) if low >= 0 else NOT_ZERO,
+            ordered[high] if high < last else _INFINITY,
+        )
+
+    def _sample(self, size: int) -> np.ndarray:
+        """Places of a sample of a layer, one drawn from each of equal stretches; the same at every call."""
+        if size not in self._samples:
+            count = min(SAMPLE, size // 4)
+            starts = np.arange(count, dtype=np.int64) * size // count
+            self._samples[size] = starts + np.random.default_rng(size).integers(0, size // count, count)
+        return self._samples[size]
+
+
+def _magnitudes(x: np.ndarray) -> np.ndarray:
+    """The bits of |x|, which order magnitudes as numbers do."""
+    return x.view(np.uint32) & _ABS
+
+
+def _ranked(bits: np.ndarray, wanted: int, high: np.uint32) -> np.ndarray:
+    """Which of more magnitudes than wanted are the largest (bool), the first of equal ones.
+
+    Only those below `high` are ranked, unless there are too many of the others.
+    """
+    near = bits[bits < high]
+    missing = wanted - (bits.size - near.size)
+    if missing <= 0:
+        near, missing = bits, wanted
+    threshold = np.partition(near, near.size - missing)[near.size - missing]
+    chosen = bits >= threshold
+    surplus = int(chosen.sum()) - wanted
+    if surplus:
+        chosen[np.flatnonzero(bits == threshold)[-surplus:]] = False
+    return chosen
+
+
+class TopK(SparseCodec):
+    """The largest magnitudes of every layer.
+
+    Parameters
+    ----------
+    layout : the model
+    kept : the fraction of a layer's elements, above 0 up to 1
+    values : how their values travel: exactly, rounded to float16, or as a sign and one scale a layer
+    dense_biases : see `Largest`
+    """
+
+    def __init__(self, layout: Layout, kept: float, values: ValueKind = "float32", dense_biases: bool = False) -> None:
+        super().__init__(layout, VALUES[values]())
+        if not 0 < kept <= 1:
+            raise CodecError(f"the kept fraction of a layer is above 0 and at most 1, not {kept}")
+        self.kept = kept
+        self.largest = Largest(layout, dense_biases)
+
+    def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
+        """See `Codec.encode`; no random numbers are drawn."""
+        x = flat(vector, self.layout)
+        places = self.largest.places(x, self.kept)
+        return self.pack(Kept(places, gathered(x, places)))
