@@ -76,6 +76,11 @@ class Mailbox:
         queue = self.queues.get(peer)
         return queue.popleft() if queue and peer not in self._readers else None
 
+    def poke(self) -> None:
+        """Let whoever waits look again at what it waits for."""
+        for reader in set(self._readers.values()):
+            reader.poke()
+
     def awaited(self) -> list[str]:
         """The peers somebody waits for."""
         return [peer for peer in self._readers if not self.queues[peer]]
@@ -108,8 +113,7 @@ class Reader:
 
     def wake(self, peer: str) -> None:
         self._ready.append(peer)
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+        self.poke()
 
     def drop(self, peer: str) -> None:
         """Wait no longer for `peer`; what it sent since stays in its queue."""
@@ -122,13 +126,21 @@ class Reader:
             self._ready.popleft()
         return bool(self._ready)
 
+    async def change(self) -> None:
+        """Wait until something has arrived, a connection is gone, or `poke`."""
+        for peer in self.peers:
+            self._mailbox.check(peer)
+        self._future = asyncio.get_running_loop().create_future()
+        await self._future
+        self._future = None
+
+    def poke(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
     async def next(self) -> tuple[str, Message]:
         while not self.ready:
-            for peer in self.peers:
-                self._mailbox.check(peer)
-            self._future = asyncio.get_running_loop().create_future()
-            await self._future
-            self._future = None
+            await self.change()
         peer = self._ready.popleft()
         self._mailbox.check(peer)
         return peer, self._mailbox.queues[peer].popleft()
@@ -145,6 +157,7 @@ class Node(ABC):
     name : the role's host name, e.g. "us-east-1/w0"
     roles : who else takes part
     stop_at : the step at which the current segment ends (exclusive)
+    at_rest : whether the steps and the background work of the current segment have ended
     patience_s : bound of a wait that names no timeout of its own, seconds on the run's clock; None where the
         fabric notices by itself that nobody can ever answer
     """
@@ -154,6 +167,7 @@ class Node(ABC):
         self.join(roles)
         self.patience_s = patience_s
         self.stop_at = 0
+        self.at_rest = False
         self.busy_s = 0.0  # compute time charged to this role so far
         self.mailbox = Mailbox(self.neighbours)
         self._tasks: list[asyncio.Task[None]] = []
@@ -294,12 +308,16 @@ class Node(ABC):
         """All that comes from `peers`, in order of arrival.
 
         Ends once each of them has reached the end of the segment and this role is no longer `busy` (it waits
-        for an answer from one of them, who answers even then if it serves, too).
+        for an answer from one of them, who answers even then if it serves, too). `busy` is asked after every
+        message and when this role's own steps and background work have ended (`at_rest`).
         """
         reader = self.mailbox.open(peers)
         ended: set[str] = set()
         try:
             while len(ended) < len(peers) or busy():
+                if not reader.ready:
+                    await reader.change()
+                    continue
                 peer, message = await reader.next()
                 if message.kind == MARKER:
                     ended.add(peer)
@@ -375,6 +393,7 @@ class Node(ABC):
     async def play(self, role: Coroutine[Any, Any, None], stop_at: int) -> None:
         """Run one segment of `role`, background work included, and come to rest (rule 3)."""
         self.stop_at = stop_at
+        self.at_rest = False
         self._marked.clear()
         self._failure = asyncio.get_running_loop().create_future()
         main = asyncio.get_running_loop().create_task(self._segment(role))
@@ -398,6 +417,8 @@ class Node(ABC):
         await role
         while self._tasks:
             await self._tasks[0]
+        self.at_rest = True
+        self.mailbox.poke()
         marker = Message(MARKER, self.stop_at)
         await self.broadcast(self.neighbours, marker)
         for task in list(self._servers):

@@ -16,6 +16,13 @@ from testbed.systems.base import Task
 
 
 @dataclass
+class ServerState:
+    """A server that only passes on what it adds up."""
+
+    step: int = 0
+
+
+@dataclass
 class Replica:
     """State of a worker. All replicas stay equal, so only the run's first worker keeps the moving average."""
 

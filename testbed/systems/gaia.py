@@ -1,0 +1,251 @@
+"""Gaia: regions send each other what has become significant, and nothing else (Hsieh et al., NSDI 2017).
+
+For deep networks as in Hsieh et al., "The Non-IID Data Quagmire of Decentralized Machine Learning" (ICML 2020):
+an LPS makes its region's update, adds it to `v`, what it has not told yet, and sends every element with
+|v_j / w_j| > T to all other LPSs, who add it to their copies. There is no global server. Decisions where the
+papers leave a choice:
+
+1. A region's gradient is the sum of its workers' over the number of all workers, so that with T = 0 and no delay
+   all copies make the baseline's step.
+2. T falls as T0 / sqrt(t), t the step from 1, or in step with the learning rate, or not at all (`decay`). An
+   element of w that is 0 makes any update of it significant.
+3. Updates to one LPS leave one after the other, each acknowledged before the next: what waits is in `Outbox`.
+4. Selective barrier (ASP, NSDI 2017, 4.3): when the oldest waiting update has waited for more than `barrier_s`,
+   the indexes of all that waits are sent ahead of it. The receiver must not let its workers read these
+   parameters before the updates are in; as a worker reads the whole model at every step, its LPS holds its answer.
+5. Mirror clock (ASP): every step an LPS tells the others its step; one that is more than `clock_steps` ahead of
+   the slowest waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+import torch
+
+from testbed.codecs.sparse import Sparse
+from testbed.message import Message
+from testbed.record.events import Guard
+from testbed.systems.base import Options, Task
+from testbed.systems.node import Node
+from testbed.systems.regional import Copy, RegionalSystem, WorkerState
+
+
+class GaiaOptions(Options, frozen=True, forbid_unknown_fields=True):
+    """Gaia's settings.
+
+    Parameters
+    ----------
+    threshold : T0, the relative change of a parameter that is significant (the papers use 0.01 and up to 0.1)
+    decay : how T falls, see the module's rule 2
+    barrier_s : seconds on the run's clock that updates may wait before the selective barrier; None: no barrier
+    clock_steps : how far an LPS may be ahead of the slowest; None: no mirror clock
+    """
+
+    threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
+    decay: Literal["sqrt", "rate", "none"] = "sqrt"
+    barrier_s: Annotated[float, msgspec.Meta(gt=0)] | None = 2.0
+    clock_steps: Annotated[int, msgspec.Meta(ge=1)] | None = 10
+
+
+@dataclass
+class LPSState(Copy):
+    """`untold` is v: what this copy has changed by itself and not yet sent."""
+
+    untold: torch.Tensor
+
+
+@dataclass
+class GlobalState:
+    """Gaia's has nothing to do."""
+
+    step: int = 0
+
+
+@dataclass
+class Outbox:
+    """Updates that wait for their turn on the way to one LPS, with the time each began to wait."""
+
+    waiting: deque[tuple[float, Message]] = field(default_factory=deque)
+    filled: asyncio.Event = field(default_factory=asyncio.Event)
+    acknowledged: asyncio.Event = field(default_factory=asyncio.Event)
+    announced: int = -1  # step of the newest update whose indexes were sent ahead
+
+
+@dataclass
+class Mirror:
+    """What an LPS knows of another: its step, the update it announced, and the newest that has arrived."""
+
+    clock: int
+    announced: int = -1
+    arrived: int = -1
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def is_owed(self) -> bool:
+        """Whether an announced update has not arrived."""
+        return self.arrived < self.announced
+
+    async def change(self, node: Node, peer: str) -> None:
+        """Wait until more is known."""
+        self.changed.clear()
+        await node.wait(self.changed, f"{peer}, which is behind")
+
+
+class Gaia(RegionalSystem):
+    name = "gaia"
+    options_type = GaiaOptions
+    options: GaiaOptions
+    mesh = True
+
+    def __init__(self, task: Task, options: GaiaOptions) -> None:
+        super().__init__(task, options)
+        self.sparse = Sparse(task.layout)
+
+    def initial_state(self, name: str) -> WorkerState | LPSState | GlobalState:
+        if name in self.task.roles.workers:
+            return WorkerState(0, self.task.initial.clone())
+        if name == self.task.roles.global_server:
+            return GlobalState()
+        return LPSState(*self.copy_parts(), untold=torch.zeros_like(self.task.initial))
+
+    async def global_server(self, node: Node, state: GlobalState) -> None:
+        async for _ in node.steps(state):
+            pass
+
+    async def lps(self, node: Node, state: LPSState) -> None:
+        peers = [lps for lps in node.lpss if lps != node.name]
+        outboxes = {peer: Outbox() for peer in peers}
+        mirrors = {peer: Mirror(clock=state.step) for peer in peers}
+        if peers:
+            node.spawn_server(self._receive(node, state, outboxes, mirrors))
+        passes = self.task.passes(3 * len(node.workers) + 4)
+        async for step in node.steps(state):
+            gradients = await node.collect(node.workers)
+            update = await node.compute(passes, self._step, state, gradients, step)
+            for peer in peers:
+                await node.send(peer, Message("clock", step + 1))
+                if update is not None:
+                    self._enqueue(node, peer, outboxes[peer], update)
+                await self._announce(node, peer, outboxes[peer])
+            await self._barrier(node, mirrors)
+            await self._mirror_clock(node, mirrors, step + 1)
+            await node.broadcast(
+                node.workers, await node.compute(self.task.passes(2), self.weights_message, state, step)
+            )
+
+    def _step(self, state: LPSState, gradients: list[Message], step: int) -> Message | None:
+        """The region's update; what of it (and of earlier ones) has become significant, as a message."""
+        state.untold.add_(self.update(state, gradients, step, len(self.task.roles.workers)))
+        threshold = self._threshold(step)
+        told = torch.where(state.untold.abs() > threshold * state.weights.abs(), state.untold, 0.0)
+        state.untold.sub_(told)
+        return Message("update", step, self.sparse.encode(told)) if bool(told.any()) else None
+
+    def _threshold(self, step: int) -> float:
+        """T of a step."""
+        initial = self.options.threshold
+        match self.options.decay:
+            case "sqrt":
+                return initial / sqrt(step + 1)
+            case "rate":
+                return initial * self.task.rate_at(step) / self.task.rate_at(0)
+            case _:
+                return initial
+
+    # Sending
+
+    def _enqueue(self, node: Node, peer: str, outbox: Outbox, update: Message) -> None:
+        idle = not outbox.waiting
+        outbox.waiting.append((node.now(), update))
+        if idle:
+            node.spawn(self._send_in_turn(node, peer, outbox))
+
+    async def _send_in_turn(self, node: Node, peer: str, outbox: Outbox) -> None:
+        """Empty an outbox; an update leaves it once it is acknowledged."""
+        while outbox.waiting:
+            outbox.acknowledged.clear()
+            await node.send(peer, outbox.waiting[0][1])
+            await node.wait(outbox.acknowledged, f"{peer} to acknowledge an update")
+            outbox.waiting.popleft()
+
+    async def _announce(self, node: Node, peer: str, outbox: Outbox) -> None:
+        """The sender's side of the selective barrier: the indexes of what has waited for too long go ahead."""
+        bound_s = self.options.barrier_s
+        if bound_s is None or not outbox.waiting or node.now() - outbox.waiting[0][0] <= bound_s:
+            return
+        late = [update for _, update in outbox.waiting if update.step > outbox.announced]
+        if late:
+            indexes = await node.compute(self.task.passes(len(late)), self._indexes, late)
+            outbox.announced = late[-1].step
+            await node.send(peer, Message("indexes", outbox.announced, indexes))
+
+    def _indexes(self, updates: list[Message]) -> list[np.ndarray]:
+        """Which parameters the updates change: a sparse message without its values."""
+        changed = torch.zeros_like(self.task.initial)
+        for update in updates:
+            changed.add_(self.sparse.decode(update.buffers).abs())
+        return list(self.sparse.encode(changed)[:2])
+
+    # Receiving
+
+    async def _receive(
+        self, node: Node, state: LPSState, outboxes: dict[str, Outbox], mirrors: dict[str, Mirror]
+    ) -> None:
+        # Acknowledgements come until this role has sent its last update, however long the others have been ready.
+        async for peer, message in node.serve(list(mirrors), lambda: not node.at_rest):
+            mirror = mirrors[peer]
+            match message.kind:
+                case "ack":
+                    outboxes[peer].acknowledged.set()
+                    continue
+                case "clock":
+                    mirror.clock = message.step
+                case "indexes":
+                    mirror.announced = message.step
+                case _:
+                    await node.compute(self.task.passes(2), self._take, state, message)
+                    mirror.arrived = message.step
+                    await node.send(peer, Message("ack", message.step))
+            mirror.changed.set()
+
+    def _take(self, state: LPSState, update: Message) -> None:
+        state.weights.add_(self.sparse.decode(update.buffers))
+
+    # Guards
+
+    async def _barrier(self, node: Node, mirrors: dict[str, Mirror]) -> None:
+        """Hold the answer to the workers while announced updates are on their way."""
+        for peer, mirror in mirrors.items():
+            with _held(node, "barrier", peer, mirror.is_owed()):
+                while mirror.is_owed():
+                    await mirror.change(node, peer)
+
+    async def _mirror_clock(self, node: Node, mirrors: dict[str, Mirror], clock: int) -> None:
+        """Wait while the slowest is more than `clock_steps` behind."""
+        if self.options.clock_steps is None:
+            return
+        earliest = clock - self.options.clock_steps
+        for peer, mirror in mirrors.items():
+            with _held(node, "clock", peer, mirror.clock < earliest):
+                while mirror.clock < earliest:
+                    await mirror.change(node, peer)
+
+
+@contextmanager
+def _held(node: Node, guard: str, peer: str, applies: bool) -> Iterator[None]:
+    """Record the time that a guard which applies takes."""
+    if not applies:
+        yield
+        return
+    since_s = node.now()
+    node.record(Guard(time_s=since_s, node=node.name, guard=guard, peer=peer))
+    yield
+    node.record(Guard(time_s=node.now(), node=node.name, guard=guard, peer=peer, held_s=node.now() - since_s))
