@@ -7,10 +7,14 @@ the only thing a codec knows of a model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from math import prod
+
+from torch import Tensor
+
+Factors = tuple[Tensor, Tensor]  # of a linear layer's gradient, for a batch of L: X [L, inputs], Delta [L, outputs]
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,23 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Linear:
+    """A linear layer: y = weight x + bias."""
+
+    name: str  # the module's, e.g. "fc1"
+    weight: Layer  # [outputs, inputs]
+    bias: Layer | None  # [outputs]
+
+    @property
+    def outputs(self) -> int:
+        return self.weight.shape[0]
+
+    @property
+    def inputs(self) -> int:
+        return self.weight.shape[1]
+
+
+@dataclass(frozen=True)
 class Layout:
     """The layers of a model in the order of its parameters, without gaps."""
 
@@ -64,6 +85,26 @@ class Layout:
     def size(self) -> int:
         """Number of parameters."""
         return sum(layer.size for layer in self.layers)
+
+    @cached_property
+    def linear(self) -> tuple[Linear, ...]:
+        """The linear layers: each matrix with the vector that follows it under the same module's name, its bias."""
+        followers = (*self.layers[1:], None)
+        found = []
+        for layer, follower in zip(self.layers, followers, strict=True):
+            module = layer.name.rpartition(".")[0]
+            if len(layer.shape) == 2:
+                bias = follower if follower is not None and follower.name == f"{module}.bias" else None
+                found.append(Linear(module, layer, bias))
+        return tuple(found)
+
+    @cached_property
+    def rest(self) -> Layout:
+        """The layers that are no part of a linear one, as a layout of their own."""
+        taken = {part for layer in self.linear for part in (layer.weight, layer.bias)}
+        layers = [layer for layer in self.layers if layer not in taken]
+        offsets = accumulate((layer.size for layer in layers), initial=0)
+        return Layout(tuple(replace(layer, offset=offset) for layer, offset in zip(layers, offsets, strict=False)))
 
     def __iter__(self) -> Iterator[Layer]:
         return iter(self.layers)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from testbed.learning import cifar, standin
+from testbed.learning import standin
+from testbed.learning.records import Records
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,12 +34,12 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def small_batches() -> list[cifar.Records]:
+def small_batches() -> list[Records]:
     return standin.generate(batches=6, images=200)
 
 
 @pytest.fixture
-def small_data(small_batches: list[cifar.Records], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def small_data(small_batches: list[Records], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The `synthetic` data set with 1,000 training and 200 test images in place of 50,000 and 10,000."""
     monkeypatch.setenv("TESTBED_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(standin, "records", lambda folder: small_batches)
+    monkeypatch.setattr(standin, "records", lambda folder, kind: small_batches)

@@ -6,40 +6,50 @@ Everywhere a batch is an array of records, uint8 [n, 3073]: a label, then 3x32x3
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 import shutil
 import tarfile
-import tempfile
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.errors import InputError
+from testbed.learning.download import all_or_nothing, fetch
+from testbed.learning.images import Content, Notice
+from testbed.learning.records import Format, Records, store
 
-Records = NDArray[np.uint8]
-
-SHAPE = (3, 32, 32)
-CLASSES = 10
-RECORD_BYTES = 1 + 3 * 32 * 32
+FORMAT = Format("CIFAR-10", (3, 32, 32), classes=10)
 RECORDS = 10_000  # in each batch
 BINARY, BINARY_FILES = "cifar-10-batches-bin", (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 PYTHON, PYTHON_FILES = "cifar-10-batches-py", (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 # Pixels are up to twice their size when Python 3 writes a file that Python 2 can read; labels and names come on top.
-PYTHON_MAX_BYTES_PER_RECORD = 2 * RECORD_BYTES + 256
+PYTHON_MAX_BYTES_PER_RECORD = 2 * FORMAT.record_bytes + 256
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
 ARCHIVE_MAX_BYTES = 200_000_000
-CONNECT_TIMEOUT_S = 10.0
-DOWNLOAD_TIMEOUT_S = 900.0
-CHUNK_BYTES = 1 << 20
+
+
+def read(root: Path, notice: Notice) -> Content | None:
+    """Read CIFAR-10 from a data folder, in either layout; None where it is not there.
+
+    The python layout is converted to the binary one, which workers can share.
+    """
+    binary, python = root / BINARY, root / PYTHON
+    if not binary.is_dir() and python.is_dir():
+        batches = read_python(python)
+        if not store(batches, BINARY_FILES, binary):  # a read-only folder: every process then holds its own copy
+            return content(batches)
+        notice(f"CIFAR-10: converted {python} to {binary}, which workers can share")
+    return content(read_binary(binary)) if binary.is_dir() else None
+
+
+def content(batches: list[Records]) -> Content:
+    """The data set of six batches, the last one being the test set."""
+    return Content(FORMAT.split(batches[:-1]), FORMAT.split(batches[-1:]), FORMAT.classes)
 
 
 def read_binary(folder: Path, records: int = RECORDS) -> list[Records]:
@@ -50,21 +60,7 @@ def read_binary(folder: Path, records: int = RECORDS) -> list[Records]:
     InputError
         A file is missing, of the wrong size, or holds a label above 9.
     """
-    return [_map(folder / name, records) for name in BINARY_FILES]
-
-
-def _map(path: Path, records: int) -> Records:
-    size_bytes = _size(path)
-    if size_bytes != records * RECORD_BYTES:
-        raise InputError(
-            f"{path}: {size_bytes} bytes, expected {records * RECORD_BYTES}; the file is damaged: delete its folder "
-            "to have it fetched again, or put a whole copy there"
-        )
-    try:
-        batch = np.asarray(np.memmap(path, np.uint8, "r", shape=(records, RECORD_BYTES)))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    return _checked(batch, path)
+    return [FORMAT.map(folder / name, records) for name in BINARY_FILES]
 
 
 def read_python(folder: Path, records: int = RECORDS) -> list[Records]:
@@ -80,17 +76,19 @@ def read_python(folder: Path, records: int = RECORDS) -> list[Records]:
 
 def _unpickle(path: Path, records: int) -> Records:
     limit_bytes = records * PYTHON_MAX_BYTES_PER_RECORD
-    if _size(path) > limit_bytes:
-        raise InputError(f"{path}: larger than a CIFAR-10 batch can be ({limit_bytes} bytes); replace it")
     try:
+        if path.stat().st_size > limit_bytes:
+            raise InputError(f"{path}: larger than a CIFAR-10 batch can be ({limit_bytes} bytes); replace it")
         with path.open("rb") as file:
-            content = _ArrayUnpickler(file, encoding="bytes").load()
-        data, labels = content[b"data"], np.asarray(content[b"labels"], np.uint8)
-        if data.dtype != np.uint8 or data.shape != (records, RECORD_BYTES - 1) or labels.shape != (records,):
+            found = _ArrayUnpickler(file, encoding="bytes").load()
+        data, labels = found[b"data"], np.asarray(found[b"labels"], np.uint8)
+        if data.dtype != np.uint8 or data.shape != (records, FORMAT.record_bytes - 1) or labels.shape != (records,):
             raise ValueError(f"data {data.shape} {data.dtype} and {len(labels)} labels, expected {records} images")
+    except InputError:
+        raise
     except Exception as error:  # a damaged pickle can raise anything at all
         raise InputError(f"{path}: not a CIFAR-10 batch ({error}); replace it") from None
-    return _checked(np.column_stack([labels, data]), path)
+    return FORMAT.checked(np.column_stack([labels, data]), path)
 
 
 def _empty_array(kind: type, shape: tuple[int, ...], code: object) -> NDArray[Any]:
@@ -125,58 +123,19 @@ class _ArrayUnpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"it names {module}.{name}, which no data set needs") from None
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; a CIFAR-10 folder holds six batches") from None
-
-
-def _checked(batch: Records, path: Path) -> Records:
-    if (highest := int(batch[:, 0].max())) >= CLASSES:
-        raise InputError(f"{path}: holds label {highest}, CIFAR-10 has 0 to {CLASSES - 1}; the file is damaged")
-    return batch
-
-
-def store(batches: list[Records], folder: Path) -> bool:
-    """Write batches as a binary layout, all or nothing; return whether `folder` is there afterwards."""
-    try:
-        with _all_or_nothing(folder) as staged:
-            for name, batch in zip(BINARY_FILES, batches, strict=True):
-                batch.tofile(staged / name)
-    except OSError:  # read-only or full
-        return False
-    return True
-
-
-def download(folder: Path) -> None:
-    """Fetch the official archive and lay its batches out in `folder`, all or nothing.
+def download(root: Path) -> None:
+    """Fetch the official archive and lay its batches out in the data folder, all or nothing.
 
     Raises
     ------
     OSError
         No network, no room, too slow, or what came is not the official archive.
     """
-    with _all_or_nothing(folder) as staged:
+    with all_or_nothing(root / BINARY) as staged:
         archive = staged / "archive.tar.gz"
-        with urllib.request.urlopen(URL, timeout=CONNECT_TIMEOUT_S) as response, archive.open("wb") as file:
-            _fetch(response, file)
+        fetch(URL, archive, ARCHIVE_MD5, ARCHIVE_MAX_BYTES)
         _extract(archive, staged)
         archive.unlink()
-
-
-def _fetch(response: IO[bytes], file: IO[bytes]) -> None:
-    digest, size_bytes, deadline = hashlib.md5(usedforsecurity=False), 0, time.monotonic() + DOWNLOAD_TIMEOUT_S
-    while chunk := response.read(CHUNK_BYTES):
-        size_bytes += len(chunk)
-        if size_bytes > ARCHIVE_MAX_BYTES:
-            raise OSError("the archive is larger than the official one")
-        if time.monotonic() > deadline:
-            raise OSError(f"not complete after {DOWNLOAD_TIMEOUT_S:.0f} s")
-        digest.update(chunk)
-        file.write(chunk)
-    if digest.hexdigest() != ARCHIVE_MD5:
-        raise OSError(f"the archive's md5 is {digest.hexdigest()}, the official one's is {ARCHIVE_MD5}")
 
 
 def _extract(archive: Path, folder: Path) -> None:
@@ -186,26 +145,9 @@ def _extract(archive: Path, folder: Path) -> None:
             for name in BINARY_FILES:
                 member = tar.getmember(f"{BINARY}/{name}")
                 source = tar.extractfile(member)
-                if source is None or member.size != RECORDS * RECORD_BYTES:
+                if source is None or member.size != RECORDS * FORMAT.record_bytes:
                     raise OSError(f"{name} in the archive is not a CIFAR-10 batch")
                 with (folder / name).open("wb") as target:
                     shutil.copyfileobj(source, target)
     except (tarfile.TarError, KeyError, EOFError) as error:
         raise OSError(f"the archive cannot be read ({error})") from None
-
-
-@contextmanager
-def _all_or_nothing(folder: Path) -> Iterator[Path]:
-    """Give an empty folder that becomes `folder` at the end, or vanishes if anything goes wrong before."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        yield staged
-        staged.chmod(0o755)
-        try:
-            staged.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # otherwise another process was first, with the same content
-                raise
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)

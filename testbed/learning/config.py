@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from testbed.errors import InputError
 from testbed.learning import shards
-from testbed.learning.data import check_name
+from testbed.learning.data import source
 from testbed.learning.optimizer import SGD, Fraction, Optimizer
 from testbed.learning.schedule import Count, Polynomial, Rate, Schedule
 
@@ -25,7 +25,7 @@ class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     dataset
-        A key of `data.DATASETS`.
+        A key of `data.SOURCES`.
     split
         "iid", or "dirichlet": labels skewed over the regions.
     alpha
@@ -38,7 +38,7 @@ class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         try:
-            check_name(self.dataset)
+            source(self.dataset)
         except InputError as error:
             raise ValueError(f"dataset: {error}") from None
         if self.split == "dirichlet" and self.alpha is None:

@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from testbed.errors import InputError, nearest
-from testbed.learning import cifar, standin
-
-Pixels = NDArray[np.uint8]
-Notice = Callable[[str], None]
-
-
-class Images:
-    """uint8 [n, channels, height, width], in one or more parts that may be memory-mapped files."""
-
-    def __init__(self, parts: Sequence[Pixels]) -> None:
-        self._parts = parts
-        self._ends = np.cumsum([len(part) for part in parts])
-        self.shape = (int(self._ends[-1]), *parts[0].shape[1:])
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def take(self, indices: NDArray[np.integer]) -> Tensor:
-        """Copy the images of `indices` (in their order) into a fresh uint8 tensor."""
-        taken = np.empty((len(indices), *self.shape[1:]), np.uint8)
-        owner = np.searchsorted(self._ends, indices, side="right")
-        for number in np.unique(owner):
-            mine, part = owner == number, self._parts[number]
-            taken[mine] = part[indices[mine] - (self._ends[number] - len(part))]
-        return torch.from_numpy(taken)
+from testbed.learning import augment, cifar, folders, mnist, standin, tinyimagenet
+from testbed.learning.augment import Distortion
+from testbed.learning.images import Content, ImageSet, Notice, Size
+from testbed.learning.standin import StandIn
 
 
 @dataclass(frozen=True)
@@ -49,7 +26,7 @@ class Dataset:
     name
         What was asked for.
     train_images, test_images
-        See `Images`.
+        See `images.ImageSet`.
     train_labels, test_labels
         int64 [n], from 0.
     classes
@@ -58,21 +35,120 @@ class Dataset:
         False when the images are generated; every result then has to say so.
     note
         One line for results and plots: what the images are.
+    distortion
+        What happens to training images.
     """
 
     name: str
-    train_images: Images
+    train_images: ImageSet
     train_labels: NDArray[np.int64]
-    test_images: Images
+    test_images: ImageSet
     test_labels: NDArray[np.int64]
     classes: int
     real: bool
     note: str
+    distortion: Distortion = augment.TUTORIAL
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set comes from.
+
+    Attributes
+    ----------
+    title
+        Its proper name.
+    image_size
+        (channels, height, width) as read, before cropping.
+    distortion
+        What happens to training images.
+    stand_in
+        What takes its place where it is missing.
+    folder
+        What to put into the data folder, for whoever has the set.
+    folders
+        Names there under which `read` finds the set.
+    read
+        Reads it from the data folder, None when it is not there.
+    download
+        Fetches it to the data folder; None where that cannot be done.
+    url
+        From where.
+    """
+
+    title: str
+    image_size: Size
+    distortion: Distortion
+    stand_in: StandIn
+    folder: str = ""
+    folders: tuple[str, ...] = ()
+    read: Callable[[Path, Notice], Content | None] = lambda folder, notice: None
+    download: Callable[[Path], None] | None = None
+    url: str = ""
+
+
+SOURCES: dict[str, Source] = {
+    "cifar10": Source(
+        "CIFAR-10",
+        cifar.FORMAT.image_size,
+        augment.TUTORIAL,
+        standin.CIFAR10,
+        f"{cifar.BINARY}/",
+        (cifar.BINARY, cifar.PYTHON),
+        cifar.read,
+        cifar.download,
+        cifar.URL,
+    ),
+    "mnist": Source(
+        "MNIST",
+        mnist.IMAGE_SIZE,
+        augment.NONE,  # TernGrad, section 4.1
+        standin.MNIST,
+        f"{mnist.PACKED}/",
+        mnist.FOLDERS,
+        mnist.read,
+        mnist.download,
+        mnist.URL,
+    ),
+    "tiny-imagenet-32": Source(
+        "Tiny-ImageNet",
+        tinyimagenet.FORMAT.image_size,
+        augment.CROP_AND_MIRROR,
+        standin.TINY_IMAGENET,
+        f"{tinyimagenet.FOLDER}/ or the official {tinyimagenet.OFFICIAL}/",
+        (tinyimagenet.FOLDER, tinyimagenet.OFFICIAL),
+        tinyimagenet.read,
+    ),
+    "imagenet": Source(
+        "ImageNet",
+        (3, folders.SIDE, folders.SIDE),
+        augment.CROP_AND_MIRROR,
+        standin.IMAGENET,
+        f"{folders.IMAGENET}/train/ and {folders.IMAGENET}/val/",
+        (folders.IMAGENET,),
+        folders.read,
+    ),
+    "synthetic": Source("", cifar.FORMAT.image_size, augment.TUTORIAL, standin.CIFAR10),
+}
 
 
 def root() -> Path:
     """Return the folder data sets lie in: `$TESTBED_DATA`, by default `~/.cache/wan-testbed`."""
     return Path(os.environ.get("TESTBED_DATA") or "~/.cache/wan-testbed").expanduser()
+
+
+def source(name: str) -> Source:
+    """Look a data set up.
+
+    Raises
+    ------
+    InputError
+        There is no data set of that name.
+    """
+    try:
+        return SOURCES[name]
+    except KeyError:
+        raise InputError(f"no data set '{name}'{nearest(name, SOURCES)}") from None
 
 
 def load(name: str, *, allow_download: bool = True, on_notice: Notice = lambda line: None) -> Dataset:
@@ -84,7 +160,7 @@ def load(name: str, *, allow_download: bool = True, on_notice: Notice = lambda l
     Parameters
     ----------
     name
-        A key of `DATASETS`.
+        A key of `SOURCES`.
     allow_download
         Whether a missing set may be fetched from its official site.
     on_notice
@@ -95,52 +171,29 @@ def load(name: str, *, allow_download: bool = True, on_notice: Notice = lambda l
     InputError
         No such data set, or a file of it is truncated or corrupt; the message names the file.
     """
-    check_name(name)
-    return DATASETS[name](root(), allow_download, on_notice)
+    origin, folder = source(name), root()
+    content = origin.read(folder, on_notice)
+    if content is None and origin.download is not None and allow_download:
+        content = _downloaded(origin, folder, on_notice)
+    real, note = content is not None, origin.title
+    if content is None:
+        note = "generated images"
+        if origin.title:
+            note = f"generated stand-in, not {origin.title}"
+            on_notice(
+                f"{origin.title} is not in {folder}: training on a generated stand-in of the same shape, so accuracies "
+                f"are not {origin.title}'s; to use the real one, put {origin.folder} there"
+            )
+        content = origin.stand_in.content(folder)
+    train, test, classes = content
+    return Dataset(name, train.images, train.labels, test.images, test.labels, classes, real, note, origin.distortion)
 
 
-def check_name(name: str) -> None:
-    """Raise InputError unless `name` is a data set."""
-    if name not in DATASETS:
-        raise InputError(f"no data set '{name}'{nearest(name, DATASETS)}")
-
-
-def _cifar10(folder: Path, allow_download: bool, notice: Notice) -> Dataset:
-    binary = folder / cifar.BINARY
-    if not binary.is_dir() and (folder / cifar.PYTHON).is_dir():
-        batches = cifar.read_python(folder / cifar.PYTHON)
-        if not cifar.store(batches, binary):  # a read-only folder: every process then holds its own copy
-            return _from_records("cifar10", batches, real=True, note="CIFAR-10")
-        notice(f"CIFAR-10: converted {folder / cifar.PYTHON} to {binary}, which workers can share")
-    if not binary.is_dir() and allow_download:
-        notice(f"CIFAR-10 is not in {folder}; downloading {cifar.URL}")
-        try:
-            cifar.download(binary)
-        except OSError as error:
-            notice(f"CIFAR-10 cannot be downloaded: {error}")
-    if binary.is_dir():
-        return _from_records("cifar10", cifar.read_binary(binary), real=True, note="CIFAR-10")
-    notice(
-        f"CIFAR-10 is not in {folder}: training on a generated stand-in of the same shape, so accuracies are not "
-        f"CIFAR-10's; to use the real one, put {cifar.BINARY}/ there"
-    )
-    note = "generated stand-in, not CIFAR-10"
-    return _from_records("cifar10", standin.records(folder), real=False, note=note)
-
-
-def _synthetic(folder: Path, allow_download: bool, notice: Notice) -> Dataset:
-    return _from_records("synthetic", standin.records(folder), real=False, note="generated images")
-
-
-def _from_records(name: str, batches: list[Pixels], *, real: bool, note: str) -> Dataset:
-    """Split CIFAR records, the last batch being the test set, into images and labels (without copying images)."""
-    images = [batch[:, 1:].reshape(-1, *cifar.SHAPE) for batch in batches]
-    labels = [batch[:, 0].astype(np.int64) for batch in batches]
-    train, test = Images(images[:-1]), Images(images[-1:])
-    return Dataset(name, train, np.concatenate(labels[:-1]), test, labels[-1], cifar.CLASSES, real, note)
-
-
-DATASETS: dict[str, Callable[[Path, bool, Notice], Dataset]] = {
-    "cifar10": _cifar10,
-    "synthetic": _synthetic,
-}
+def _downloaded(origin: Source, folder: Path, notice: Notice) -> Content | None:
+    notice(f"{origin.title} is not in {folder}; downloading {origin.url}")
+    try:
+        if origin.download is not None:
+            origin.download(folder)
+    except OSError as error:
+        notice(f"{origin.title} cannot be downloaded: {error}")
+    return origin.read(folder, notice)

@@ -17,7 +17,9 @@ class Purpose(IntEnum):
     SPLIT = 1  # which worker owns which training image
     ORDER = 2  # a worker's order of images in one epoch
     AUGMENT = 3  # crops, mirrors, brightness and contrast of one batch
-    STAND_IN = 4  # the generated data set
+    STAND_IN = 4  # the generated data sets
+    DROPOUT = 5  # what a model with dropout drops in one batch
+    MIX = 6  # the order of test images that are stored class by class
 
 
 def generator(seed: int, purpose: Purpose, *indices: int) -> np.random.Generator:

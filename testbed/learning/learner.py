@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from testbed.errors import InputError
+from testbed.layout import Factors
 from testbed.learning import augment
 from testbed.learning.data import Dataset
 from testbed.learning.keyed import Purpose, generator
@@ -18,7 +22,8 @@ from testbed.learning.models import FlatModel
 from testbed.learning.optimizer import clip_global_norm
 from testbed.learning.shards import Indices, batch_indices
 
-EVALUATION_BATCH = 250  # images; bounds the activations held at once
+EVALUATION_BATCH = 250  # images, or fewer large ones: bounds the activations held at once
+EVALUATION_VALUES = EVALUATION_BATCH * 3 * 32 * 32
 
 
 def device(name: str) -> torch.device:
@@ -90,7 +95,7 @@ class Learner:
         if not self.augmented:
             return augment.center(images, self.model.input_size), labels
         random = generator(self.seed, Purpose.AUGMENT, self.worker, step)
-        return augment.distort(images, self.model.input_size, random), labels
+        return augment.distort(images, self.model.input_size, random, self.dataset.distortion), labels
 
     def gradient(self, weights: Tensor, step: int) -> tuple[float, Tensor]:
         """Return the mean cross-entropy of the batch of `step` at `weights`, and its gradient.
@@ -98,9 +103,7 @@ class Learner:
         The gradient is a fresh flat tensor of `weights`' size on their device, weight decay and clipping
         applied. With the same number of torch threads on a CPU, equal arguments give equal bits.
         """
-        self.model.load(weights)
-        images, labels = self.batch(step)
-        loss = functional.cross_entropy(self.model.module(images), labels)
+        loss = self._loss(weights, step)
         parts = torch.autograd.grad(loss, self.model.parameters)
         gradient = torch.cat([part.reshape(-1) for part in parts])
         if self.weight_decay:
@@ -108,6 +111,96 @@ class Learner:
         if self.clip_norm is not None:
             clip_global_norm(gradient, self.clip_norm)
         return loss.item(), gradient.to(weights.device)
+
+    def factors(self, weights: Tensor, step: int) -> tuple[float, Tensor, list[Factors]]:
+        """Return what `gradient` does, the gradients of the linear layers as their factors.
+
+        A linear layer's gradient is Delta^T X / L, of its input X and the loss's derivative Delta by its output
+        (isgq, eq. 1 and 11); its bias's is the mean of Delta's rows, as if each row of X ended in a 1 (eq. 10).
+        Both are at hand in the backward pass that the other parameters' gradients take; no product of them is made.
+        Weight decay is left to whoever makes the update, who has the weights, and `clip_norm` bounds the gradient
+        without it.
+
+        Returns
+        -------
+        loss
+            As of `gradient`.
+        others
+            The gradients of the parameters of `layout.rest`, one after another.
+        factors
+            (X [L, inputs], Delta [L, outputs]) of each layer of `layout.linear`, for a batch of L.
+
+        Raises
+        ------
+        InputError
+            The model does not put each linear layer exactly once to the batch, row by row.
+        """
+        linear, rest = self._parameters()
+        with _recorded(linear, self.batch_size) as calls:
+            loss = self._loss(weights, step)
+        outputs = [calls[name][1] for name in linear]
+        derivatives = torch.autograd.grad(loss, [*outputs, *rest])
+        backward = [self.batch_size * part for part in derivatives[: len(outputs)]]
+        none = torch.empty(0, device=self.model.device)
+        others = torch.cat([none, *(part.reshape(-1) for part in derivatives[len(outputs) :])])
+        factors = [(calls[name][0], delta) for name, delta in zip(linear, backward, strict=True)]
+        if self.clip_norm is not None:
+            norm = _factored_norm(factors, [layer.bias is not None for layer in self.model.layout.linear], others)
+            if norm > self.clip_norm:
+                others.mul_(self.clip_norm / norm)
+                for delta in backward:
+                    delta.mul_(self.clip_norm / norm)
+        home = weights.device
+        return loss.item(), others.to(home), [(inputs.to(home), delta.to(home)) for inputs, delta in factors]
+
+    def _loss(self, weights: Tensor, step: int) -> Tensor:
+        """The mean cross-entropy of the batch of `step`, with what its derivatives take."""
+        self.model.load(weights)
+        images, labels = self.batch(step)
+        with self.model.training(generator(self.seed, Purpose.DROPOUT, self.worker, step)):
+            return functional.cross_entropy(self.model.module(images), labels)
+
+    def _parameters(self) -> tuple[dict[str, nn.Module], list[Tensor]]:
+        """The modules of `layout.linear` by name, and the parameters of `layout.rest`."""
+        names = [layer.name for layer in self.model.layout.linear]
+        modules = {name: self.model.module.get_submodule(name) for name in names}
+        rest = {layer.name for layer in self.model.layout.rest}
+        named = zip(self.model.layout, self.model.parameters, strict=True)
+        return modules, [parameter for layer, parameter in named if layer.name in rest]
+
+
+@contextmanager
+def _recorded(modules: Mapping[str, nn.Module], rows: int) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+    """Within it, note the input and output of each module's call; at its end each has been called once."""
+    calls: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def note(name: str, given: Tensor, made: Tensor) -> None:
+        if name in calls or given.shape[:-1] != (rows,):
+            raise InputError(f"layer {name}: its gradient has no factors, it does not take the batch once, row by row")
+        calls[name] = (given.detach(), made)
+
+    def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        return lambda module, inputs, output: note(name, inputs[0], output)
+
+    handles = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name in modules:
+        if name not in calls:
+            raise InputError(f"layer {name}: its gradient has no factors, the model does not use it")
+        if calls[name][1]._version:
+            raise InputError(f"layer {name}: its gradient has no factors, its output is overwritten in place")
+
+
+def _factored_norm(factors: Sequence[Factors], biases: Sequence[bool], others: Tensor) -> float:
+    """The L2 norm of a whole gradient; ||Delta^T X||^2 is the sum of the products of (X X^T) and (Delta Delta^T)."""
+    total = others.double().square().sum()
+    for (inputs, delta), bias in zip(factors, biases, strict=True):
+        total += ((inputs @ inputs.T + bias) * (delta @ delta.T)).double().sum() / len(inputs) ** 2
+    return math.sqrt(max(total.item(), 0.0))
 
 
 @dataclass(frozen=True)
@@ -124,9 +217,10 @@ def evaluate(model: FlatModel, dataset: Dataset, weights: Tensor, images: int | 
     count = min(images or len(dataset.test_images), len(dataset.test_images))
     model.load(weights)
     loss, correct = 0.0, 0
+    batch = max(1, min(EVALUATION_BATCH, EVALUATION_VALUES // math.prod(model.input_size)))
     with torch.no_grad():
-        for start in range(0, count, EVALUATION_BATCH):
-            indices = np.arange(start, min(start + EVALUATION_BATCH, count))
+        for start in range(0, count, batch):
+            indices = np.arange(start, min(start + batch, count))
             labels = torch.from_numpy(dataset.test_labels[indices]).to(model.device)
             pictures = dataset.test_images.take(indices).to(model.device)
             scores = model.module(augment.center(pictures, model.input_size))

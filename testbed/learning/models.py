@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from testbed.errors import InputError, nearest
 from testbed.layout import Layout
-from testbed.learning.lrn import LocalResponseNorm
+from testbed.learning import deep, networks
+from testbed.learning.data import SOURCES, source
+from testbed.learning.images import Size, size_text
 
 
 @dataclass(frozen=True)
@@ -19,62 +23,24 @@ class ModelSpec:
     """How to build a model, and the (channels, height, width) of the images it takes."""
 
     build: Callable[[int], nn.Module]  # number of classes -> model
-    input_size: tuple[int, int, int]
-
-
-def cifarnet(classes: int) -> nn.Module:
-    """TensorFlow's CIFAR-10 tutorial network on 3x24x24 images; 1,068,298 parameters for ten classes.
-
-    conv1-pool-norm1-conv2-norm2-pool-local3-local4-softmax. TensorFlow's SAME pooling puts its padding at the
-    end only, which is what `ceil_mode` does.
-    """
-    model = nn.Sequential()
-    model.add_module("conv1", nn.Conv2d(3, 64, 5, padding=2))
-    model.add_module("relu1", nn.ReLU())
-    model.add_module("pool1", nn.MaxPool2d(3, 2, ceil_mode=True))
-    model.add_module("norm1", LocalResponseNorm(64, radius=4, alpha=0.001 / 9, beta=0.75, bias=1.0))
-    model.add_module("conv2", nn.Conv2d(64, 64, 5, padding=2))
-    model.add_module("relu2", nn.ReLU())
-    model.add_module("norm2", LocalResponseNorm(64, radius=4, alpha=0.001 / 9, beta=0.75, bias=1.0))
-    model.add_module("pool2", nn.MaxPool2d(3, 2, ceil_mode=True))
-    model.add_module("flatten", nn.Flatten())
-    model.add_module("local3", nn.Linear(64 * 6 * 6, 384))
-    model.add_module("relu3", nn.ReLU())
-    model.add_module("local4", nn.Linear(384, 192))
-    model.add_module("relu4", nn.ReLU())
-    model.add_module("softmax", nn.Linear(192, classes))
-    _tutorial_weights(model)
-    return model
-
-
-def _tutorial_weights(model: nn.Module) -> None:
-    """Fill in the tutorial's initial weights: normals cut off at two deviations, and constant biases.
-
-    Chosen over PyTorch's default because it learns sooner: on CIFAR-10 at batch 128, rate 0.1 falling to zero
-    over 400 steps, the mean loss of the last 50 is 1.57 against 1.62.
-    """
-    deviations = {"conv1": 0.05, "conv2": 0.05, "local3": 0.04, "local4": 0.04, "softmax": 1 / 192}
-    biases = {"conv1": 0.0, "conv2": 0.1, "local3": 0.1, "local4": 0.1, "softmax": 0.0}
-    for name, deviation in deviations.items():
-        layer = model.get_submodule(name)
-        nn.init.trunc_normal_(layer.get_parameter("weight"), 0.0, deviation, -2 * deviation, 2 * deviation)
-        nn.init.constant_(layer.get_parameter("bias"), biases[name])
-
-
-def tiny(classes: int) -> nn.Module:
-    """A network for smoke runs and tests: 4x4 average pooling, one hidden layer of 32; 3,818 parameters."""
-    model = nn.Sequential()
-    model.add_module("pool", nn.AvgPool2d(4))
-    model.add_module("flatten", nn.Flatten())
-    model.add_module("hidden", nn.Linear(3 * 6 * 6, 32))
-    model.add_module("relu", nn.ReLU())
-    model.add_module("output", nn.Linear(32, classes))
-    return model
+    input_size: Size
 
 
 MODELS: dict[str, ModelSpec] = {
-    "cifarnet": ModelSpec(cifarnet, (3, 24, 24)),
-    "tiny": ModelSpec(tiny, (3, 24, 24)),
+    "tiny": ModelSpec(networks.tiny, (3, 24, 24)),
+    "fc": ModelSpec(networks.fc, (1, 28, 28)),
+    "lenet": ModelSpec(networks.lenet, (1, 28, 28)),
+    "cifarnet": ModelSpec(networks.cifarnet, (3, 24, 24)),
+    "mqgrad-cnn": ModelSpec(networks.mqgrad_cnn, (3, 28, 28)),
+    "alexnet-32": ModelSpec(networks.alexnet_32, (3, 32, 32)),
+    "vgg-a-32": ModelSpec(networks.vgg_a_32, (3, 32, 32)),
+    "nin-32": ModelSpec(networks.nin_32, (3, 32, 32)),
+    "alexnet": ModelSpec(networks.alexnet, (3, 224, 224)),
+    "vgg-a": ModelSpec(networks.vgg_a, (3, 224, 224)),
+    "nin": ModelSpec(networks.nin, (3, 224, 224)),
+    "googlenet": ModelSpec(deep.googlenet, (3, 224, 224)),
+    "resnet-50": ModelSpec(deep.resnet_50, (3, 224, 224)),
+    "resnet-152": ModelSpec(deep.resnet_152, (3, 224, 224)),
 }
 
 
@@ -90,6 +56,23 @@ def spec(name: str) -> ModelSpec:
         return MODELS[name]
     except KeyError:
         raise InputError(f"no model '{name}'{nearest(name, MODELS)}") from None
+
+
+def check_fits(name: str, dataset: str) -> None:
+    """Raise InputError unless model `name` can take its images from data set `dataset`, cropped or padded."""
+    takes, gives = spec(name).input_size, source(dataset).image_size
+    if _fits(takes, gives):
+        return
+    models = [other for other in MODELS if _fits(MODELS[other].input_size, gives)]
+    datasets = [other for other in SOURCES if _fits(takes, SOURCES[other].image_size)]
+    raise InputError(
+        f"model '{name}' takes {size_text(takes)} images, data set '{dataset}' has {size_text(gives)}; "
+        f"data sets for the model: {', '.join(datasets)}; models for the data set: {', '.join(models)}"
+    )
+
+
+def _fits(takes: Size, gives: Size) -> bool:
+    return takes[0] == gives[0] and takes[1] <= gives[1] and takes[2] <= gives[2]
 
 
 def build(name: str, classes: int = 10) -> nn.Module:
@@ -135,13 +118,15 @@ class FlatModel:
         As in the registry; `input_size` is (channels, height, width).
     parameters
         The views, in the order of `layout`.
+    module
+        The torch module, in evaluation mode but within `training`.
     """
 
     def __init__(self, name: str, device: torch.device | str = "cpu", classes: int = 10) -> None:
         self.name = name
         self.input_size = spec(name).input_size
         self.device = torch.device(device)
-        self.module = build(name, classes).to(self.device)
+        self.module = build(name, classes).to(self.device).eval()
         self.layout = layout(self.module)
         self._flat = torch.empty(self.layout.size, device=self.device)
         self.parameters = list(self.module.parameters())
@@ -151,3 +136,18 @@ class FlatModel:
     def load(self, weights: Tensor) -> None:
         """Take over the values of a flat vector of `layout.size` elements (from any device)."""
         self._flat.copy_(weights)
+
+    @contextmanager
+    def training(self, random: np.random.Generator) -> Iterator[None]:
+        """Within it the model drops values as `random` says, where it has dropout; outside it drops none.
+
+        What is dropped depends on the kind of device too: torch draws otherwise on a GPU than on a CPU.
+        """
+        on_gpu = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=on_gpu):
+            torch.manual_seed(int(random.integers(2**63)))
+            self.module.train()
+            try:
+                yield
+            finally:
+                self.module.eval()

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 import torch
 
-from testbed.layout import Layout
+from testbed.layout import Factors, Layout
 from testbed.learning.config import Training
 from testbed.systems.node import Node, Work
 from testbed.wan.plan import Roles, kind_of
@@ -24,6 +24,9 @@ class Gradients(Protocol):
 
     def gradient(self, weights: torch.Tensor, step: int) -> tuple[float, torch.Tensor]:
         """Loss and flat gradient at `weights` on this worker's batch of `step`."""
+
+    def factors(self, weights: torch.Tensor, step: int) -> tuple[float, torch.Tensor, list[Factors]]:
+        """The same gradient with those of the linear layers as factors: loss, the other layers' flat, (X, Delta)s."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from testbed.learning import cifar, standin
-from testbed.learning.data import Dataset, Images
+from testbed.learning.data import Dataset
+from testbed.learning.images import Images
+from testbed.learning.records import Records
 
 
 @pytest.fixture(autouse=True)
@@ -25,18 +27,18 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def dataset() -> Dataset:
     """600 training and 200 test images of the stand-in."""
-    train, test = standin.generate(batches=2, images=600)
-    test = test[:200]
-    parts = [Images([batch[:, 1:].reshape(-1, *cifar.SHAPE)]) for batch in (train, test)]
-    labels = [batch[:, 0].astype(np.int64) for batch in (train, test)]
-    return Dataset("small", parts[0], labels[0], parts[1], labels[1], 10, real=False, note="test")
+    train, test, classes = cifar.content(standin.generate(batches=2, images=600))
+    few = test.images.take(np.arange(200)).numpy()
+    return Dataset(
+        "small", train.images, train.labels, Images([few]), test.labels[:200], classes, real=False, note="test"
+    )
 
 
 @pytest.fixture
-def batches() -> list[cifar.Records]:
+def batches() -> list[Records]:
     """Six batches of 20 records with random pixels and labels."""
     random = np.random.default_rng(0)
-    content = random.integers(0, 256, (6, 20, cifar.RECORD_BYTES), dtype=np.uint8)
+    content = random.integers(0, 256, (6, 20, cifar.FORMAT.record_bytes), dtype=np.uint8)
     content[:, :, 0] %= 10
     return list(content)
 

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from testbed.errors import InputError
-from testbed.learning import learner, models, shards, standin
-from testbed.learning.data import Dataset, Images
+from testbed.learning import cifar, learner, models, shards, standin
+from testbed.learning.data import Dataset
 from testbed.learning.learner import Learner, evaluate
 from testbed.learning.models import FlatModel
 
@@ -138,10 +138,8 @@ def test_a_device_that_is_not_there_is_named(name: str, message: str) -> None:
 
 @pytest.mark.slow
 def test_the_stand_in_takes_cifarnet_hundreds_of_steps() -> None:
-    *train, test = standin.generate()
-    parts = [Images([b[:, 1:].reshape(-1, 3, 32, 32) for b in batches]) for batches in (train, [test])]
-    labels = [np.concatenate([b[:, 0] for b in batches]).astype(np.int64) for batches in (train, [test])]
-    dataset = Dataset("synthetic", parts[0], labels[0], parts[1], labels[1], 10, real=False, note="")
+    train, test, classes = cifar.content(standin.generate(batches=6, images=10_000))
+    dataset = Dataset("synthetic", train.images, train.labels, test.images, test.labels, classes, real=False, note="")
     model, weights = FlatModel("cifarnet"), models.initial_weights("cifarnet", seed=0)
     worker = Learner(model, dataset, np.arange(50_000), worker=0, batch_size=128, seed=0)
     accuracy = {}

@@ -1,0 +1,68 @@
+"""The hot loops of quantized factors; the rules are those of `testbed.codecs.kernels`.
+
+A signal's dither is a function of (key, index of the element), so that sender and receiver draw the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from testbed.codecs.lanes import F32, F64, I64, U8, U32, kernel, mul, read_only, shr, writable, xor
+
+_8, _11, _14, _15, _17 = (np.uint32(n) for n in (8, 11, 14, 15, 17))
+_LARGEST = float(np.finfo(np.float32).max)
+_R1, _R2, _R3 = np.uint32(0xED5AD4BB), np.uint32(0xAC4C1B51), np.uint32(0x31848BAB)
+
+
+@kernel((read_only(F32), read_only(F32), writable(I64), writable(F64)))
+def bin_sums(x: np.ndarray, thresholds: np.ndarray, counts: np.ndarray, sums: np.ndarray) -> None:
+    """Add to counts and sums [thresholds + 1] those of the elements between each two thresholds, zeros left out."""
+    for i in range(x.size):
+        value = x[i]
+        if value != 0:
+            k = 0
+            for j in range(thresholds.size):
+                k += value > thresholds[j]
+            counts[k] += 1
+            sums[k] += np.float64(value)
+
+
+@kernel((read_only(F32), read_only(F32), writable(U8)))
+def classify(x: np.ndarray, thresholds: np.ndarray, symbols: np.ndarray) -> None:
+    """Write 0 for each zero, for others one more than the number of thresholds they are above."""
+    for i in range(x.size):
+        value = x[i]
+        above = 0
+        for j in range(thresholds.size):
+            above += value > thresholds[j]
+        symbols[i] = 0 if value == 0 else above + 1
+
+
+@njit(inline="always")
+def _dither(index: Any, key: Any) -> Any:
+    """Uniform over (-1/2, 1/2) in steps of 2^-24, by the hash `triple32` (Wellons 2018)."""
+    h = np.uint32(index)
+    h = xor(mul(xor(h, shr(h, _17)), _R1), key)
+    h = mul(xor(h, shr(h, _11)), _R2)
+    h = mul(xor(h, shr(h, _15)), _R3)
+    h = xor(h, shr(h, _14))
+    return (np.float64(shr(h, _8)) + 0.5) * 2.0**-24 - 0.5
+
+
+@kernel((read_only(F32), writable(U8), F64, I64, U32))
+def dither(x: np.ndarray, symbols: np.ndarray, scale: float, levels: int, key: int) -> None:
+    """Write `levels` plus the index of the bin that x / scale + u lies in; |x| is at most levels * scale."""
+    for i in range(x.size):
+        index = np.rint(np.float64(x[i]) / scale + _dither(i, key))
+        symbols[i] = np.int64(min(max(index, -levels), levels)) + levels
+
+
+@kernel((read_only(U8), writable(F32), F64, I64, U32))
+def undither(symbols: np.ndarray, out: np.ndarray, scale: float, levels: int, key: int) -> None:
+    """Write scale * (index - u), see `dither`; what float32 cannot hold, as its largest number."""
+    for i in range(symbols.size):
+        value = scale * (np.float64(np.int64(symbols[i]) - levels) - _dither(i, key))
+        out[i] = min(max(value, -_LARGEST), _LARGEST)

@@ -1,0 +1,55 @@
+"""Files from the network and folders on the disk, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CONNECT_TIMEOUT_S = 10.0
+DOWNLOAD_TIMEOUT_S = 900.0
+CHUNK_BYTES = 1 << 20
+
+
+def fetch(url: str, path: Path, md5: str, max_bytes: int) -> None:
+    """Download `url` to `path`.
+
+    Raises
+    ------
+    OSError
+        No network, no room, too slow, larger than `max_bytes`, or not the file of that md5.
+    """
+    digest, size_bytes, deadline = hashlib.md5(usedforsecurity=False), 0, time.monotonic() + DOWNLOAD_TIMEOUT_S
+    with urllib.request.urlopen(url, timeout=CONNECT_TIMEOUT_S) as response, path.open("wb") as file:
+        while chunk := response.read(CHUNK_BYTES):
+            size_bytes += len(chunk)
+            if size_bytes > max_bytes:
+                raise OSError(f"{url} is larger than the official file")
+            if time.monotonic() > deadline:
+                raise OSError(f"{url} is not complete after {DOWNLOAD_TIMEOUT_S:.0f} s")
+            digest.update(chunk)
+            file.write(chunk)
+    if digest.hexdigest() != md5:
+        raise OSError(f"the md5 of {url} is {digest.hexdigest()}, the official file's is {md5}")
+
+
+@contextmanager
+def all_or_nothing(folder: Path) -> Iterator[Path]:
+    """Give an empty folder that becomes `folder` at the end, or vanishes if anything goes wrong before."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield staged
+        staged.chmod(0o755)
+        try:
+            staged.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # otherwise another process was first, with the same content
+                raise
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)

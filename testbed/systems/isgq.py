@@ -1,0 +1,243 @@
+"""ISGQ: the factors of linear layers' gradients in place of the gradients (Abdi and Fekri, AAAI 2020).
+
+A worker sends, for each linear layer, the quantized input and the quantized derivative by the output of every image
+of its batch, whose product is the gradient; what else the model has, its convolutions, is coded directly (section 4).
+Factors cannot be added up: those of several workers, one below the other, are the factors of their sum. So an LPS
+passes its workers' messages on in one, and by default the global server does, too: each worker then multiplies all
+of them, gets the very mean that the server would, and makes the update ("answer").
+
+Weight decay is added at the worker's update, from its own weights, which all workers share: it is in no factor.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+import torch
+
+from testbed.codecs.base import Buffers, Codec, Key
+from testbed.codecs.factors import Dithered, FactorCodec, LloydMax, MinimumError, Unquantized, multiply
+from testbed.codecs.floats import Float32
+from testbed.codecs.ternary import Ternary
+from testbed.errors import ProtocolError
+from testbed.layout import Factors, Layout
+from testbed.message import Message
+from testbed.systems.base import Options, System, Task
+from testbed.systems.node import Node, Work
+from testbed.systems.replica import Replica, ServerState
+
+
+class ISGQOptions(Options, frozen=True, forbid_unknown_fields=True):
+    """What all three forms share.
+
+    Parameters
+    ----------
+    quantize : without it the factors travel in float32
+    convolutions : how the gradients of all but the linear layers are coded; TernGrad's, as the paper advises
+    answer : what comes back: all workers' factors, or the mean of the gradients, in float32 or ternary. Factors are the
+        least and lose nothing more as long as there are fewer workers than a message is smaller than float32
+    """
+
+    quantize: bool = True
+    convolutions: Literal["ternary", "float32"] = "ternary"
+    answer: Literal["factors", "float32", "ternary"] = "factors"
+
+
+class NaiveOptions(ISGQOptions, frozen=True, forbid_unknown_fields=True):
+    """See `testbed.codecs.factors.LloydMax`.
+
+    Parameters
+    ----------
+    bits : an element's; a quantizer has 2^bits levels
+    zero_beside : zero is not one of the levels of a ReLU's output but comes beside them
+    """
+
+    bits: Annotated[int, msgspec.Meta(ge=1, le=4)] = 1
+    zero_beside: bool = False
+
+
+class MSEOptions(NaiveOptions, frozen=True, forbid_unknown_fields=True):
+    """See `testbed.codecs.factors.MinimumError`.
+
+    Parameters
+    ----------
+    rounds : alternations of Algorithm 1
+    bias_weight : lambda of eq. 6, times the number of elements of the layer's gradient
+    """
+
+    rounds: Annotated[int, msgspec.Meta(ge=1, le=100)] = 2
+    bias_weight: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 1.0
+
+
+class DitheredOptions(ISGQOptions, frozen=True, forbid_unknown_fields=True):
+    """See `testbed.codecs.factors.Dithered`.
+
+    Parameters
+    ----------
+    levels : K, levels on each side of zero
+    """
+
+    levels: Annotated[int, msgspec.Meta(ge=1, le=127)] = 1
+
+
+class ISGQ(System):
+    """The protocol; a form says how it quantizes factors."""
+
+    options: ISGQOptions
+
+    def __init__(self, task: Task, options: ISGQOptions) -> None:
+        super().__init__(task, options)
+        self.workers = len(task.roles.workers)
+        self.samples = task.training.worker_batch(self.workers)
+        self.factors = self.factor_codec() if options.quantize else Unquantized(task.layout, self.samples)
+        rest = {layer.name for layer in task.layout.rest}
+        self.rest = [layer for layer in task.layout if layer.name in rest]
+        self.others = _codec(options.convolutions, task.layout.rest)
+        self.mean = _codec("ternary" if options.answer == "ternary" else "float32", task.layout)
+
+    @abstractmethod
+    def factor_codec(self) -> FactorCodec:
+        """What quantizes the factors."""
+
+    # What computations cost
+
+    @property
+    def gradient_work(self) -> Work:
+        """A gradient without the products that make the linear layers' own."""
+        return Work(flops=max(0.0, self.task.gradient_flops - self._product_flops))
+
+    @property
+    def coding_work(self) -> Work:
+        """Four passes over the factors, and a code of what else there is."""
+        elements = self.samples * sum(layer.inputs + layer.outputs for layer in self.task.layout.linear)
+        return Work(nbytes=16.0 * elements + 8.0 * self.task.layout.rest.size)
+
+    @property
+    def mean_work(self) -> Work:
+        """Decoding and multiplying the messages of all workers."""
+        coding = self.coding_work.nbytes
+        return Work(flops=self.workers * self._product_flops, nbytes=self.workers * coding)
+
+    @property
+    def _product_flops(self) -> float:
+        return 2.0 * self.samples * sum(layer.weight.size for layer in self.task.layout.linear)
+
+    # The roles
+
+    def initial_state(self, name: str) -> Replica | ServerState:
+        if name in self.task.roles.workers:
+            return Replica.of(self.task, name, self.task.training.optimizer)
+        return ServerState()
+
+    async def worker(self, node: Node, state: Replica) -> None:
+        index = self.worker_index(node)
+        learner = self.task.learner(index)
+        async for step in node.steps(state):
+            loss, others, factors = await node.compute(self.gradient_work, learner.factors, state.weights, step)
+            buffers = await node.compute(self.coding_work, self._encode, index, step, others, factors)
+            await node.send(node.server, Message("factors", step, buffers))
+            answer = await node.recv(node.server)
+            if answer.kind == "factors":
+                mean = await node.compute(self.mean_work, self._multiply, answer)
+            else:
+                mean = self.mean.decode(answer.buffers)
+            await node.compute(self.task.passes(4), self._update, state, mean, step)
+            node.step_done(step, loss)
+
+    async def lps(self, node: Node, state: ServerState) -> None:
+        async for step in node.steps(state):
+            await node.send(node.server, _bundle(await node.collect(node.clients), step))
+            await node.broadcast(node.clients, await node.recv(node.server))
+
+    async def global_server(self, node: Node, state: ServerState) -> None:
+        async for step in node.steps(state):
+            answer = _bundle(await node.collect(node.clients), step)
+            if self.options.answer != "factors":
+                answer = await node.compute(self.mean_work, self._mean_message, node, answer)
+            await node.broadcast(node.clients, answer)
+
+    # The math
+
+    def _encode(self, worker: int, step: int, others: torch.Tensor, factors: Sequence[Factors]) -> Buffers:
+        """A worker's message: first the factors, then the rest, if there is any."""
+        buffers = self.factors.encode(factors, self._key(worker, step))
+        if others.numel():
+            buffers += self.others.encode(others, Key(self.task.seed, worker, step))
+        return buffers
+
+    def _key(self, worker: int, step: int) -> Key:
+        """Of a worker's dither: other numbers than those of all roles' other draws."""
+        return Key(self.task.seed, len(self.task.roles.all) + worker, step)
+
+    def _multiply(self, message: Message) -> torch.Tensor:
+        """The mean gradient [layout.size] of the messages of all workers, which come in the order of the workers."""
+        parts, left = divmod(len(message.buffers), self.workers)
+        if left:
+            raise ProtocolError(f"{len(message.buffers)} buffers are not the messages of {self.workers} workers")
+        mean, factors = torch.zeros(self.task.layout.size), []
+        others = torch.zeros(self.task.layout.rest.size)
+        for worker in range(self.workers):
+            buffers = message.buffers[worker * parts : (worker + 1) * parts]
+            cut = self.factors.buffers
+            factors.append(self.factors.decode(buffers[:cut], self._key(worker, message.step)))
+            if others.numel():
+                others.add_(self.others.decode(buffers[cut:]))
+        multiply(self.task.layout, factors, mean)
+        others.div_(self.workers)
+        for layer, part in zip(self.rest, others.split([layer.size for layer in self.rest]), strict=True):
+            mean[layer.slice] = part
+        return mean
+
+    def _mean_message(self, node: Node, message: Message) -> Message:
+        """The global server's answer where it is to be the mean."""
+        key = Key(self.task.seed, self.task.roles.stream_of(node.name), message.step)
+        return Message("mean", message.step, self.mean.encode(self._multiply(message), key))
+
+    def _update(self, state: Replica, mean: torch.Tensor, step: int) -> None:
+        if decay := self.task.training.weight_decay:
+            mean.add_(state.weights, alpha=decay)
+        state.update(self.task, mean, step, self.task.training.optimizer)
+
+    def models(self, states: Mapping[str, Replica]) -> dict[str, torch.Tensor]:
+        return states[self.task.roles.workers[0]].models()
+
+
+class NaiveISGQ(ISGQ):
+    name = "isgq-naive"
+    options_type = NaiveOptions
+    options: NaiveOptions
+
+    def factor_codec(self) -> FactorCodec:
+        return LloydMax(self.task.layout, self.samples, 2**self.options.bits, self.options.zero_beside)
+
+
+class MSEISGQ(ISGQ):
+    name = "isgq-mse"
+    options_type = MSEOptions
+    options: MSEOptions
+
+    def factor_codec(self) -> FactorCodec:
+        it = self.options
+        levels = 2**it.bits
+        return MinimumError(self.task.layout, self.samples, levels, it.zero_beside, it.rounds, it.bias_weight)
+
+
+class DitheredISGQ(ISGQ):
+    name = "isgq-dithered"
+    options_type = DitheredOptions
+    options: DitheredOptions
+
+    def factor_codec(self) -> FactorCodec:
+        return Dithered(self.task.layout, self.samples, self.options.levels)
+
+
+def _codec(name: str, layout: Layout) -> Codec:
+    return Ternary(layout, float_last=False) if name == "ternary" else Float32(layout)
+
+
+def _bundle(messages: Sequence[Message], step: int) -> Message:
+    """Several workers' messages in one, in the order of the workers."""
+    return Message("factors", step, [buffer for message in messages for buffer in message.buffers])
