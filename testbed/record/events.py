@@ -25,11 +25,20 @@ class RunStarted(Event, tag="run-started", frozen=True, kw_only=True):
 
 
 class StepDone(Event, tag="step", frozen=True, kw_only=True):
-    """A worker has finished a step: its local loss, and how long its gradient was charged."""
+    """A worker has finished a step: its local loss, and where the time since its last one went.
+
+    `compute_s` is what the worker itself was charged for computing, `codec_s` for encoding and decoding (then
+    `compute_s` is without it). `lan_s` and `wan_s` are what messages spent on links inside and between regions, on
+    the chain of messages that this step's end waited for. What is left of the step was waiting: for the servers'
+    own computing, for slower workers, for a protocol's guard. None is what was not recorded.
+    """
 
     step: int
     loss: float
     compute_s: float
+    codec_s: float | None = None
+    lan_s: float | None = None
+    wan_s: float | None = None
 
 
 class Evaluated(Event, tag="evaluated", frozen=True, kw_only=True):
@@ -67,10 +76,14 @@ class Sent(Event, tag="sent", frozen=True, kw_only=True):
 
 
 class Capacity(Event, tag="capacity", frozen=True, kw_only=True):
-    """Trace replay: WAN link `link` ("src>dst") was set to `goodput_mbit`, `late_s` after the trace's time."""
+    """Trace replay: WAN link `link` ("src>dst") was set to `goodput_mbit`, `late_s` after the trace's time.
+
+    `rtt_ms` is twice its new one-way delay, None where that stayed.
+    """
 
     link: str
     goodput_mbit: float
+    rtt_ms: float | None = None
     late_s: float = 0.0
 
 
@@ -98,6 +111,17 @@ class Guard(Event, tag="guard", frozen=True, kw_only=True):
     held_s: float | None = None
 
 
+class Bits(Event, tag="bits", frozen=True, kw_only=True):
+    """MQGrad: from the step after `step` on, gradients are quantized with `bits` bits.
+
+    `reward` is what the steps since the last decision earned (equation 2); None at the first.
+    """
+
+    step: int
+    bits: int
+    reward: float | None = None
+
+
 class Overrun(Event, tag="overrun", frozen=True, kw_only=True):
     """Real math took longer than the modelled device's time: the dilation factor is too small."""
 
@@ -112,7 +136,7 @@ class Checkpointed(Event, tag="checkpointed", frozen=True, kw_only=True):
 
 
 class RunEnded(Event, tag="run-ended", frozen=True, kw_only=True):
-    """The run ended: `how` is "finished", "interrupted" or "failed" (with the error's line)."""
+    """The run ended: `how` is "finished", "ended" (as its trace), "interrupted", or "failed" (with the error line)."""
 
     step: int
     how: str
@@ -129,6 +153,7 @@ AnyEvent = (
     | Exchange
     | Threshold
     | Guard
+    | Bits
     | Overrun
     | Checkpointed
     | RunEnded

@@ -1,0 +1,131 @@
+"""Adaptive: bits that follow from the gradient's own statistics each step, entropy coded.
+
+Øland and Raj, "Reducing communication overhead in distributed learning by an order of magnitude (almost)", ICASSP 2015,
+quantize uniformly, code the levels with an entropy coder, and spend more bits where the gradient's norm is larger,
+since a small error there does more. The rule here, made anew for every message and for nothing but it:
+
+- all layers share one step, sqrt(12 * error) times the root mean square of the whole vector: rounding to multiples
+  of a step has the mean square step^2 / 12, so the error's mean square is at most about `error` times the vector's;
+- a layer's bits are then log2(2 * largest / step + 1): a layer whose values are twice as large gets one bit more, and
+  one all of whose values are below half a step gets none. One step for all is what makes the total error smallest
+  for the bits spent (reverse water-filling; Cover and Thomas, Elements of Information Theory, 10.3.3);
+- 8 bits at most: where a layer's largest value is beyond 127 steps, its own step is a 127th of it;
+- the entropy coder brings a layer's bits down to what the distribution of its levels is worth.
+
+A message has two buffers: the layers' steps as little-endian float32, and their levels, each raised by 127, as
+runs of symbols (`testbed.codecs.entropy`), a run a layer.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from testbed.codecs import adaptive_kernels, kernels, lanes
+from testbed.codecs.adaptive_kernels import MIDDLE, SYMBOLS
+from testbed.codecs.base import Buffers, Key, WireBuffers, expect, flat, output, wire_array
+from testbed.codecs.entropy import SymbolRuns
+from testbed.codecs.threads import in_chunks
+from testbed.errors import CodecError
+from testbed.layout import Layer, Layout
+
+MAX_ERROR = 0.25
+_LARGEST = float(np.finfo(np.float32).max)
+_SMALLEST = 2.0**-149  # float32 above zero
+
+
+class Adaptive:
+    """Uniform mid-tread quantization of all layers with a step of the vector's own, entropy coded.
+
+    Parameters
+    ----------
+    layout : the model
+    error : mean square of the quantization error, as a fraction of the vector's mean square; up to 0.25, above which
+        even the root mean square is less than half a step
+    """
+
+    def __init__(self, layout: Layout, error: float = 0.05) -> None:
+        if not 0 < error <= MAX_ERROR:
+            raise CodecError(f"error is a fraction of the gradient's mean square, 0 to {MAX_ERROR}, not {error}")
+        lanes.warm_up()
+        self.layout = layout
+        self.error = error
+        self._runs = SymbolRuns(SYMBOLS, [f"layer {layer.name}" for layer in layout], [layer.size for layer in layout])
+
+    def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
+        """Quantize and code; no random numbers are drawn. CodecError names the layer that holds NaN or infinity."""
+        return self._encode(flat(vector, self.layout), None)
+
+    def encode_with_feedback(self, vector: torch.Tensor, residual: torch.Tensor, key: Key | None = None) -> Buffers:
+        """Encode vector + residual; `residual` [layout.size] becomes what the message leaves of it.
+
+        Raises
+        ------
+        CodecError : NaN or infinity in a layer of the sum; the residual is as it was
+        """
+        rest = output(residual, self.layout)
+        return self._encode(flat(vector + residual, self.layout), rest.numpy())
+
+    def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Write each level times its layer's step; see `Codec.decode`."""
+        expect(buffers, ["steps", "levels"])
+        steps = wire_array(buffers[0], np.float32, len(self.layout), "steps")
+        symbols = self._runs.unpack(buffers[1])
+        for layer, step in zip(self.layout, steps.tolist(), strict=True):
+            part = symbols[layer.slice]
+            top = max(MIDDLE - int(part.min(initial=MIDDLE)), int(part.max(initial=MIDDLE)) - MIDDLE)
+            if not 0 <= step <= _LARGEST or step * top > _LARGEST:
+                raise CodecError(f"layer {layer.name}: {top} steps of {step} are no finite value")
+        vector = output(out, self.layout)
+        y = vector.numpy()
+        for layer, step in zip(self.layout, steps.tolist(), strict=True):
+            _reconstruct(symbols[layer.slice], y[layer.slice], step)
+        return vector
+
+    def _encode(self, x: np.ndarray, rest: np.ndarray | None) -> Buffers:
+        measured = [_measure(layer, x[layer.slice]) for layer in self.layout]
+        squares = sum(square for square, _ in measured)
+        shared = math.sqrt(12 * self.error * squares / max(x.size, 1))
+        steps = np.empty(len(self.layout), np.float32)
+        symbols = np.empty(x.size, np.uint8)
+        for index, (layer, (_, largest)) in enumerate(zip(self.layout, measured, strict=True)):
+            steps[index], top = _step(shared, largest)
+            here = None if rest is None else rest[layer.slice]
+            _quantize(x[layer.slice], symbols[layer.slice], here, float(steps[index]), top)
+        return [steps, self._runs.pack(symbols)]
+
+
+def _measure(layer: Layer, x: np.ndarray) -> tuple[float, float]:
+    """(sum of squares, largest magnitude) of a layer."""
+    parts = in_chunks(lambda start, stop: kernels.moments(x[start:stop]), x.size)
+    bits = max((int(part[2]) for part in parts), default=0)
+    if bits >= kernels.INFINITY_BITS:
+        raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+    largest = float(np.uint32(bits).view(np.float32))
+    if not 2.0**-40 < largest < 2.0**60:  # squares leave float32's range
+        parts = in_chunks(lambda start, stop: kernels.moments_wide(x[start:stop]), x.size)
+    return sum(part[1] for part in parts), largest
+
+
+def _step(shared: float, largest: float) -> tuple[np.float32, float]:
+    """A layer's step and how many of them its largest value is, within float32's range."""
+    if largest == 0:
+        return np.float32(0), 0
+    step = np.float32(min(max(shared, largest / MIDDLE, _SMALLEST), _LARGEST))
+    return step, min(np.rint(largest / float(step)), MIDDLE, _LARGEST // float(step))
+
+
+def _quantize(x: np.ndarray, symbols: np.ndarray, rest: np.ndarray | None, step: float, top: float) -> None:
+    def quantize(start: int, stop: int) -> None:
+        if rest is None:
+            adaptive_kernels.quantize(x[start:stop], symbols[start:stop], step, top)
+        else:
+            adaptive_kernels.quantize_rest(x[start:stop], symbols[start:stop], rest[start:stop], step, top)
+
+    in_chunks(quantize, x.size)
+
+
+def _reconstruct(symbols: np.ndarray, y: np.ndarray, step: float) -> None:
+    in_chunks(lambda start, stop: adaptive_kernels.reconstruct(symbols[start:stop], y[start:stop], step), y.size)

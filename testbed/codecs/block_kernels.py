@@ -1,0 +1,180 @@
+"""Ternary with a scale for every block: the block is measured, coded and fed back while it lies in the first cache.
+
+A block is that of `testbed.codecs.kernels`, 5 segments of 1,024 elements, 20 KB. Memory is gone over once, where a
+scale for a whole layer takes two passes.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from testbed.codecs.kernels import (
+    INFINITY_BITS,
+    SEGMENT,
+    TRITS,
+    _abs_bits,
+    _choose_block,
+    _draw_block,
+    _unpack_block,
+)
+from testbed.codecs.lanes import F32, I64, U8, U32, bits_of, float_of, kernel, larger, read_only, writable
+
+BLOCK = TRITS * SEGMENT
+_NONE = np.uint32(0)
+_INFINITY = np.uint32(INFINITY_BITS)
+_DRAW_RANGE = 2.0**31 * (1 + 2.0**-22)  # see `testbed.codecs.ternary`
+_LOW, _HIGH = np.uint32(0x2B800000), np.uint32(0x5D800000)  # the bits of 2^-40 and 2^60: squares stay in range between
+
+
+@njit(inline="always")
+def _moments(x: Any, n: int) -> Any:
+    """(sum, sum of squares, bits of the largest magnitude) of 5 segments of n elements."""
+    total, squares, largest = 0.0, 0.0, _NONE
+    x0, x1, x2, x3, x4 = x[:n], x[n : 2 * n], x[2 * n : 3 * n], x[3 * n : 4 * n], x[4 * n : 5 * n]
+    for j in range(n):
+        a, b, c, d, e = x0[j], x1[j], x2[j], x3[j], x4[j]
+        total += np.float64(((a + b) + (c + d)) + e)
+        squares += np.float64(((a * a + b * b) + (c * c + d * d)) + e * e)
+        high = larger(larger(_abs_bits(a), _abs_bits(b)), larger(_abs_bits(c), _abs_bits(d)))
+        largest = larger(largest, larger(high, _abs_bits(e)))
+    return total, squares, largest
+
+
+@njit(inline="always")
+def _power(largest: Any) -> Any:
+    """The power of two that brings a magnitude with these bits near 1, as far as a factor can."""
+    exponent = 127 - int(largest >> np.uint32(23))
+    return np.float32(2.0 ** float(min(max(exponent, -126), 126)))
+
+
+@kernel(
+    (read_only(F32), writable(U8), writable(F32), I64, F32, U32),
+    fastmath={"reassoc", "contract"},
+)
+def block_draw(x: np.ndarray, out: np.ndarray, scales: np.ndarray, first: int, clip: float, key: int) -> bool:
+    """Ternarize x at random, each block on its own scale, and pack it as `ternary_pack` does.
+
+    Parameters
+    ----------
+    x : float32 [n]; out : uint8 [ceil(n / 5)]; scales : float32 [ceil(n / 5120)]
+    first : index of out[0] within the layer's run
+    clip : in standard deviations of the block, 0 for none
+    key : 32 bits
+
+    Returns
+    -------
+    Whether all values are finite; if not, `out` is of no use.
+    """
+    scratch = np.zeros(BLOCK, np.float32)
+    finite = True
+    for k in range(scales.size):
+        part = x[k * BLOCK : (k + 1) * BLOCK]
+        n = (part.size + TRITS - 1) // TRITS
+        if part.size < TRITS * n:
+            scratch[: part.size] = part
+            scratch[part.size : TRITS * n] = 0.0
+            part = scratch[: TRITS * n]
+        total, squares, largest = _moments(part, n)
+        finite = finite and largest < _INFINITY
+        power = np.float32(1.0)
+        if largest != _NONE and (largest < _LOW or largest > _HIGH):  # measure again where squares are in range
+            power = _power(largest)
+            scratch[: part.size] = part * power
+            part = scratch[: part.size]
+            total, squares, largest = _moments(part, n)
+        count = min(BLOCK, x.size - k * BLOCK)
+        top = float_of(largest)
+        mean_square, mean = squares / count, total / count
+        variance = mean_square - mean * mean
+        limit = top
+        if clip > 0 and variance > 1e-6 * mean_square:  # otherwise nothing but rounding is left of it
+            limit = np.float32(min(clip * sqrt(variance), np.float64(top)))
+        scales[k] = limit / power
+        inverse = np.float32(_DRAW_RANGE / np.float64(limit)) if limit > 0 else np.float32(0.0)
+        # A draw at or above the scale succeeds anyway: clipping is implied.
+        bytes_ = out[k * SEGMENT : k * SEGMENT + n]
+        _draw_block(part, bytes_, n, first + k * SEGMENT, inverse, inverse * limit, False, key)
+    return finite
+
+
+@njit(inline="always")
+def _add_block(x: Any, residual: Any, count: int) -> Any:
+    """residual += x; returns (sum of magnitudes, bits of the largest)."""
+    total, largest = 0.0, _NONE
+    for j in range(count):
+        value = residual[j] + x[j]
+        residual[j] = value
+        bits = _abs_bits(value)
+        total += np.float64(float_of(bits))
+        largest = larger(largest, bits)
+    return total, largest
+
+
+@njit(inline="always")
+def _kept(x: Any, threshold: Any) -> Any:
+    count, total = 0, 0.0
+    for j in range(x.size):
+        size = float_of(_abs_bits(x[j]))
+        keep = size > threshold
+        count += keep
+        total += np.float64(size) if keep else 0.0
+    return count, total
+
+
+@njit(inline="always")
+def _subtract_sent(residual: Any, threshold: Any, alpha: Any) -> None:
+    for j in range(residual.size):
+        value = residual[j]
+        sent = alpha if value > threshold else (-alpha if value < -threshold else np.float32(0.0))
+        residual[j] = value - sent
+
+
+@kernel((read_only(F32), writable(F32), writable(U8), writable(F32)), fastmath={"reassoc", "contract"})
+def block_feedback(x: np.ndarray, residual: np.ndarray, out: np.ndarray, scales: np.ndarray) -> bool:
+    """Send the ternary of x + residual, each block on its own scale, and keep the rest, in one pass over memory.
+
+    Delta = 0.7 * mean|x + residual| of the block; what is above it becomes +-alpha, the mean of these magnitudes.
+
+    Returns
+    -------
+    Whether all values are finite; if not, residual holds x + residual of some blocks.
+    """
+    scratch = np.zeros(BLOCK, np.float32)
+    finite = True
+    for k in range(scales.size):
+        rest = residual[k * BLOCK : (k + 1) * BLOCK]
+        n = (rest.size + TRITS - 1) // TRITS
+        total, largest = _add_block(x[k * BLOCK : (k + 1) * BLOCK], rest, rest.size)
+        finite = finite and largest < _INFINITY
+        threshold = np.float32(0.7 * total / rest.size)
+        count, kept = _kept(rest, threshold)
+        alpha = np.float32(kept / max(count, 1))
+        scales[k] = alpha
+        bytes_ = out[k * SEGMENT : k * SEGMENT + n]
+        if rest.size == TRITS * n:
+            _choose_block(rest, bytes_, n, threshold)
+        else:
+            scratch[: rest.size] = rest
+            scratch[rest.size : TRITS * n] = 0.0
+            _choose_block(scratch[: TRITS * n], bytes_, n, threshold)
+        _subtract_sent(rest, threshold, alpha)
+    return finite
+
+
+@kernel((read_only(U8), writable(F32), read_only(F32)))
+def block_unpack(packed: np.ndarray, out: np.ndarray, scales: np.ndarray) -> None:
+    """Write 0, scale or -scale of its block for each packed digit."""
+    scratch = np.empty(BLOCK, np.float32)
+    for k in range(scales.size):
+        part = out[k * BLOCK : (k + 1) * BLOCK]
+        n = (part.size + TRITS - 1) // TRITS
+        bytes_ = packed[k * SEGMENT : k * SEGMENT + n]
+        if part.size == TRITS * n:
+            _unpack_block(bytes_, part, n, bits_of(scales[k]))
+        else:
+            _unpack_block(bytes_, scratch, n, bits_of(scales[k]))
+            part[:] = scratch[: part.size]

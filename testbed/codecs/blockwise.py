@@ -1,0 +1,159 @@
+"""Ternary vectors with a scale for every 5,120 elements of a layer.
+
+The format is that of `testbed.codecs.trits` with more scales: a float32 for every block of a layer's run (5 x 1,024
+elements; the rest is a last block), 0.006 bit an element. A scale close by follows the values better than one for the
+whole layer, so the error is smaller where magnitudes differ within a layer, and coding takes one pass over memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from testbed.codecs import block_kernels, lanes
+from testbed.codecs.base import Buffers, Key, WireBuffers, flat, output, require_finite, stretches
+from testbed.codecs.threads import CHUNK, in_chunks
+from testbed.codecs.trits import TritFormat
+from testbed.errors import CodecError
+from testbed.layout import Layer, Layout
+
+
+class BlockFormat(TritFormat):
+    """Which blocks there are, and how they are decoded.
+
+    Parameters
+    ----------
+    layout : the model
+    float_biases, float_last : which layers stay in float32
+    """
+
+    def __init__(self, layout: Layout, float_biases: bool, float_last: bool) -> None:
+        lanes.warm_up()
+        super().__init__(layout, lambda layer: (float_biases and layer.bias) or (float_last and layer.last))
+        counts = [-(-layer.size // block_kernels.BLOCK) for layer in self.ternary]
+        self.blocks = stretches(counts)
+        self.nbytes += 4 * (sum(counts) - self.scale_count)
+        self.scale_count = sum(counts)
+
+    def scale_name(self, index: int) -> str:
+        for layer, blocks in zip(self.ternary, self.blocks, strict=True):
+            if index < blocks.stop:
+                return f"layer {layer.name}, block {index - blocks.start}"
+        raise IndexError(index)
+
+    def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Write 0, +scale or -scale of its block for each digit, the float layers as they came; see `Codec.decode`."""
+        parts = self.check(buffers)
+        vector = output(out, self.layout)
+        y = vector.numpy()
+        self.scatter_floats(parts.floats, y)
+        for layer, run, blocks in zip(self.ternary, self.runs, self.blocks, strict=True):
+            trits, scales, values = parts.trits[run], parts.scales[blocks], y[layer.slice]
+
+            def unpack(start: int, stop: int, trits: np.ndarray = trits, scales: np.ndarray = scales) -> None:
+                first, last = _blocks_of(start, stop)
+                packed = trits[first * block_kernels.SEGMENT :]
+                block_kernels.block_unpack(packed, values[start:stop], scales[first:last])  # noqa: B023
+
+            in_chunks(unpack, layer.size)
+        return vector
+
+    def _encode(self, x: np.ndarray, code: Callable[[int, Layer, np.ndarray, np.ndarray], bool]) -> Buffers:
+        """A message whose trits and scales `code` writes for each layer; it says whether the layer was finite."""
+        buffers = self.buffers(np.empty(self.scale_count, np.float32), x)
+        require_finite(buffers[1], self.floats)
+        for position, (layer, run, blocks) in enumerate(zip(self.ternary, self.runs, self.blocks, strict=True)):
+            if not code(position, layer, buffers[2][run], buffers[0][blocks]):
+                raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+        return buffers
+
+
+def _blocks_of(start: int, stop: int) -> tuple[int, int]:
+    return start // block_kernels.BLOCK, -(-stop // block_kernels.BLOCK)
+
+
+class BlockTernary(BlockFormat):
+    """Stochastic ternary (terngrad, eq. 1 to 3) on the scale of each block; unbiased for the clipped vector.
+
+    Parameters
+    ----------
+    layout : the model
+    clip : c, in standard deviations of a block; None: no clipping
+    float_last : keep the last layer in float32
+    """
+
+    def __init__(self, layout: Layout, clip: float | None = 2.5, float_last: bool = True) -> None:
+        super().__init__(layout, float_biases=False, float_last=float_last)
+        if clip is not None and not clip > 0:
+            raise CodecError(f"clip is a positive number of standard deviations or None, not {clip}")
+        self._clip = np.float32(clip or 0.0)
+
+    def encode(self, vector: torch.Tensor, key: Key) -> Buffers:
+        """Clip, ternarize at random and pack; CodecError names the layer that holds NaN or infinity."""
+        x = flat(vector, self.layout)
+
+        def code(position: int, layer: Layer, trits: np.ndarray, scales: np.ndarray) -> bool:
+            values, drawn = x[layer.slice], np.uint32(key.layer(self.indexes[position]))
+
+            def draw(start: int, stop: int) -> bool:
+                first, last = _blocks_of(start, stop)
+                place = first * block_kernels.SEGMENT
+                part, out = values[start:stop], trits[place:]
+                return block_kernels.block_draw(part, out, scales[first:last], place, self._clip, drawn)
+
+            return all(in_chunks(draw, layer.size))
+
+        return self._encode(x, code)
+
+
+class BlockThresholdTernary(BlockFormat):
+    """Deterministic ternary on the scale of each block, with error feedback in the same pass.
+
+    Delta = 0.7 * mean|x| of the block, alpha the mean of what is above it, as `ThresholdTernary` has them for a layer
+    (weightgrad, section 4).
+
+    Parameters
+    ----------
+    layout : the model
+    float_biases, float_last : which layers stay in float32
+    """
+
+    def __init__(self, layout: Layout, float_biases: bool = True, float_last: bool = True) -> None:
+        super().__init__(layout, float_biases, float_last)
+
+    def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
+        """Ternarize and pack; no random numbers are drawn. CodecError names the layer that is not finite."""
+        return self.encode_with_feedback(vector, torch.zeros_like(vector))
+
+    def encode_with_feedback(self, vector: torch.Tensor, residual: torch.Tensor, key: Key | None = None) -> Buffers:
+        """Encode vector + residual, and leave in `residual` what was not sent: zero for float layers.
+
+        Raises
+        ------
+        CodecError : a layer is not finite; its residual, and those of layers after it, are then to be thrown away
+        """
+        x, rest = flat(vector, self.layout), flat(residual, self.layout)
+        if not residual.is_contiguous():
+            raise CodecError("a residual is a contiguous vector; this one has strides")
+        for layer in self.floats:
+            rest[layer.slice] += x[layer.slice]
+
+        def code(position: int, layer: Layer, trits: np.ndarray, scales: np.ndarray) -> bool:
+            values, kept = x[layer.slice], rest[layer.slice]
+
+            def feed(start: int, stop: int) -> bool:
+                first, last = _blocks_of(start, stop)
+                out = trits[first * block_kernels.SEGMENT :]
+                return block_kernels.block_feedback(values[start:stop], kept[start:stop], out, scales[first:last])
+
+            return all(in_chunks(feed, layer.size))
+
+        buffers = self._encode(rest, code)
+        for layer in self.floats:
+            rest[layer.slice] = 0.0
+        return buffers
+
+
+assert CHUNK % block_kernels.BLOCK == 0  # a chunk begins at a block

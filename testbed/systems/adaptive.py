@@ -1,0 +1,42 @@
+"""Adaptive: each gradient quantized with the bits that its own statistics ask for (Øland and Raj, ICASSP 2015).
+
+The rule is `testbed.codecs.adaptive`'s. Every sender applies it to what it sends: a worker to its gradient, an LPS to
+its region's sum, the global server to the mean.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from testbed.codecs.adaptive import MAX_ERROR
+from testbed.codecs.adaptive import Adaptive as AdaptiveCodec
+from testbed.codecs.base import Codec
+from testbed.codecs.memory import ErrorFeedback, Remembering
+from testbed.systems.base import Options
+from testbed.systems.codec_system import CodecSystem, Sender
+
+
+class AdaptiveOptions(Options, frozen=True, forbid_unknown_fields=True):
+    """How finely gradients are quantized.
+
+    Parameters
+    ----------
+    error : mean square of the quantization error, as a fraction of the gradient's mean square
+    feedback : a sender adds what its messages have left out so far to the next one; without it, layers with
+        values far below the others' are never updated
+    """
+
+    error: Annotated[float, msgspec.Meta(gt=0, le=MAX_ERROR)] = 0.05
+    feedback: bool = True
+
+
+class Adaptive(CodecSystem):
+    name = "adaptive"
+    options_type = AdaptiveOptions
+    options: AdaptiveOptions
+
+    def codec(self, sender: Sender) -> Codec | Remembering:
+        codec = AdaptiveCodec(self.task.layout, self.options.error)
+        return ErrorFeedback(codec) if self.options.feedback else codec
