@@ -24,7 +24,11 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument("profile", help="a profile's name, or a TOML file")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the results go (results/fidelity/PROFILE)")
     parser.add_argument("--quick", action="store_true", help="less than a minute: fewer sizes and repeats, no grid")
-    parser.add_argument("--against", choices=("virtual",), help="compare message by message with the virtual network")
+    parser.add_argument(
+        "--against",
+        choices=("virtual",),
+        help="compare with the virtual network: message by message, and the steps of three systems",
+    )
 
 
 def _fidelity(options: argparse.Namespace) -> int:
@@ -39,7 +43,7 @@ def _fidelity(options: argparse.Namespace) -> int:
         return sandbox.run([sys.executable, "-m", "testbed", *_arguments(options)])
     from testbed.fidelity.run import run
 
-    return run(profile, options.quick, options.against == "virtual", options.out or _folder(profile.name))
+    return run(options.profile, options.quick, options.against == "virtual", options.out or _folder(profile.name))
 
 
 def _arguments(options: argparse.Namespace) -> list[str]:

@@ -200,7 +200,8 @@ def _show(options: argparse.Namespace) -> int:
         _make_png(shown, options.png)
     width = shutil.get_terminal_size((PIPE_WIDTH, 24)).columns
     print(f"{shown.name}: {shown.title}\n")
-    for figures in (network_map.GOODPUT, network_map.RTT):
+    impaired = any(link.impaired for link in shown.pairs.values())
+    for figures in (network_map.GOODPUT, network_map.RTT, *(network_map.IMPAIRMENTS if impaired else ())):
         print("\n".join(network_map.lines(shown, figures, width)) + "\n")
     if shown.spread:
         print("\n".join(network_map.spread_lines(shown, width)) + "\n")

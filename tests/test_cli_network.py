@@ -11,7 +11,7 @@ import pytest
 
 from testbed.cli import main
 from testbed.report import network_map
-from testbed.wan import profile, trace
+from testbed.wan import profile, store, trace
 from testbed.wan.profile import Cap, Link, Origin, Profile, Spread
 
 PNG = b"\x89PNG\r\n"
@@ -73,6 +73,16 @@ def test_show_prints_goodput_and_round_trip_of_every_pair(capsys):
 def test_show_prints_the_percentiles_where_there_are_any(capsys):
     _, out, _ = answer(capsys, "profile", "show", "wanify-8")
     assert "39.8-94.4" in out
+
+
+def test_show_prints_loss_and_jitter_where_there_are_any(capsys, tmp_path):
+    pairs = {("a", "b"): Link(10, 40, loss_percent=0.25, jitter_ms=7), ("b", "a"): Link(10, 40)}
+    origins = {pair: Origin("x") for pair in pairs}
+    made = Profile("p", "t", ("a", "b"), Link(1, 1), pairs, sources={"x": "measured"}, origins=origins)
+    _, out, _ = answer(capsys, "profile", "show", store.save_profile(made, tmp_path))
+    assert "Loss, % of the packets" in out and "0.25" in out
+    assert "Jitter, ± ms" in out
+    assert "Loss" not in answer(capsys, "profile", "show", "weightgrad-ec2")[1]
 
 
 def test_show_keeps_to_the_width_of_the_terminal(capsys, monkeypatch):

@@ -11,6 +11,15 @@ from testbed.record.events import Event
 from testbed.systems import state as state_file
 
 Record = Callable[[Event], None]
+TRACE_LATE_S = 0.05  # a trace's change that comes later than this after its time is counted as late
+
+
+class TraceEnded(Exception):
+    """The trace is at its end, where it says that the run ends, too; `clock_s` is then what the clock shows."""
+
+    def __init__(self, clock_s: float) -> None:
+        super().__init__(f"the trace ended at {clock_s:g} s")
+        self.clock_s = clock_s
 
 
 class Fabric(ABC):
@@ -37,7 +46,13 @@ class Fabric(ABC):
 
     @abstractmethod
     def segment(self, stop_at: int) -> float:
-        """Play all roles until each has completed step `stop_at` and stands still; return the run's clock."""
+        """Play all roles until each has completed step `stop_at` and stands still; return the run's clock.
+
+        Raises
+        ------
+        TraceEnded
+            The run ended before; its roles were stopped as they stood, and `begin` can play the next.
+        """
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -52,7 +67,7 @@ class Fabric(ABC):
         return {}
 
     def delay_report(self) -> dict[str, Any]:
-        """How the stage that delays the WAN's frames has done so far; empty where the network is a model."""
+        """How late the WAN's frames and a trace's changes were so far; empty where the network is a model."""
         return {}
 
     def close(self) -> None:  # noqa: B027 - a fabric that holds nothing need not say so

@@ -10,24 +10,34 @@ from testbed.fabrics.emulation import sandbox
 NEEDED = ("ray", "mininet", "zmq", "pyroute2")
 
 
-def choose(wanted: str) -> tuple[str, str]:
+def choose(wanted: str, not_virtual: str = "", not_emulated: str = "") -> tuple[str, str]:
     """The fabric to take for "auto", "mininet" or "virtual", and one line that says why ("" when it was asked for).
+
+    Parameters
+    ----------
+    not_virtual, not_emulated : why that fabric cannot run the experiment anywhere; "" where it can
 
     Raises
     ------
     InputError
-        Mininet was asked for and cannot run here.
+        The fabric that was asked for, or none, can run it here.
     """
     if wanted == "virtual":
+        _refuse("the virtual fabric", not_virtual)
         return "virtual", ""
-    why_not = _why_no_emulation()
+    not_here = not_emulated or _why_no_emulation() or ""
     if wanted == "mininet":
-        if why_not:
-            raise InputError(f"the mininet fabric cannot run here: {why_not}")
+        _refuse("the mininet fabric", not_here)
         return "mininet", ""
-    if why_not:
-        return "virtual", f"fabric: virtual, because emulation cannot run here: {why_not}"
+    if not_here:
+        _refuse(f"emulation cannot run this here ({not_here}), and the virtual fabric", not_virtual)
+        return "virtual", f"fabric: virtual, because emulation cannot run this here: {not_here}"
     return "mininet", "fabric: mininet (auto takes it wherever it can run)"
+
+
+def _refuse(which: str, why_not: str) -> None:
+    if why_not:
+        raise InputError(f"{which} cannot run this here: {why_not}")
 
 
 def _why_no_emulation() -> str | None:

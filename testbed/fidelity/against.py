@@ -22,7 +22,8 @@ from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.network import Network
 from testbed.fidelity.figures import Bound, Figure
-from testbed.fidelity.measure import KB, MB, Result
+from testbed.fidelity.measure import Result
+from testbed.fidelity.messages import KB, MB
 from testbed.fidelity.probes import Channel, pause_until
 from testbed.wan.plan import NetworkPlan, Roles, region_of
 from testbed.wan.profile import Profile

@@ -6,7 +6,8 @@ Theory of operation
 3. Over every directed link a warm TCP connection sends one long message (its goodput) and one short one (its
    time, which a burst would falsify), and the link's byte counter must have grown by what was sent: it has not
    if there is a way around the WAN. Links are probed several at a time, as far as hosts and machine can carry
-   them, but no link together with its reverse, whose acknowledgements would take of its rate.
+   them, but no link together with its reverse, whose acknowledgements would take of its rate. A link that is to
+   lose packets or to let its delay stray carries no such messages: what TCP makes of it is not in the profile.
 4. A machine that is busy for a moment makes a good link look bad, never a bad one good: what fails is probed again,
    alone, and only what fails every time is a fault.
 """
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from time import monotonic, sleep
 from typing import Any
 
@@ -23,8 +25,9 @@ from testbed.errors import NetworkError
 from testbed.fabrics.emulation.links import FRAME_BYTES, PAYLOAD_BYTES
 from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.fidelity.figures import Bound, Figure, number, table
-from testbed.fidelity.probes import Channel, Pinger, message_s, path_link, round_trip_ms
+from testbed.fidelity.probes import Channel, Pinger, message_s, path_link, path_mbit, round_trip_ms
 from testbed.wan.plan import region_of
+from testbed.wan.profile import Cap
 
 ECHOES, ECHO_INTERVAL_S = 7, 0.02
 LONG_S, PAUSE_S = 0.25, 0.02  # of the long message at the link's rate; the silence before the short one
@@ -32,7 +35,7 @@ SHORT_BYTES = 64 << 10
 ATTEMPTS = 3
 COUNTED = "bytes counted"
 ROUND_MBIT = 1500.0  # links are probed together up to this sum, which any machine can carry
-LAN_SHARE = 0.8  # of a host's LAN link that the links probed together may take
+LAN_SHARE = 0.8  # of a host's LAN link, and of a region's cap, that the links probed together may take
 NAMED = 3  # faults in the error's own line; its table has all
 
 
@@ -116,7 +119,7 @@ def probe(
     """The probes alone; returns their figures and the names of what had to be probed more than once."""
     first = {region: network.plan.hosts_of(region)[0] for region in network.plan.regions}
     pairs = {f"{a}<>{b}": (first[a], first[b]) for a, b in network.plan.wan if a < b}
-    paths = {f"{a}>{b}": (first[a], first[b]) for a, b in used}
+    paths = {f"{a}>{b}": (first[a], first[b]) for a, b in used if not _impaired(network, a, b)}
     trips = _echoes(network, bounds, pairs)
     trips |= _again(trips, lambda name: _echoes(network, bounds, {name: pairs[name]})[name])
 
@@ -134,6 +137,11 @@ def probe(
     found |= again
     figures = [figure for figures in (*trips.values(), *found.values()) for figure in figures]
     return figures, tuple(name for name in (*trips, *found) if name in again)
+
+
+def _impaired(network: EmulatedNetwork, a: str, b: str) -> bool:
+    """Whether data from a to b, or their acknowledgements, may be lost or delayed unevenly."""
+    return network.plan.wan[a, b].impaired or network.plan.wan[b, a].impaired
 
 
 def _again(found: dict[str, list[Figure]], work: Callable[[str], list[Figure]]) -> dict[str, list[Figure]]:
@@ -159,8 +167,11 @@ def _echoes(network: EmulatedNetwork, bounds: GateBounds, pairs: dict[str, tuple
     pingers = {name: Pinger(network, *ends, ECHOES, ECHO_INTERVAL_S) for name, ends in pairs.items()}
     found = {}
     for name, pinger in pingers.items():
-        asked = round_trip_ms(network, *pairs[name])
-        found[name] = [Figure("round trip", name, "ms", asked, pinger.result().quantile(0.5), bounds.rtt)]
+        forth, back = (path_link(network, *ends) for ends in (pairs[name], pairs[name][::-1]))
+        asked, jitter_ms = round_trip_ms(network, *pairs[name]), forth.jitter_ms + back.jitter_ms
+        bound = replace(bounds.rtt, absolute=bounds.rtt.absolute + jitter_ms)
+        arrives = (1 - forth.loss_percent / 100) * (1 - back.loss_percent / 100)  # of all echoes
+        found[name] = [Figure("round trip", name, "ms", asked, pinger.result().quantile(0.5 * arrives), bound)]
     return found
 
 
@@ -209,7 +220,7 @@ def _wire_bytes(network: EmulatedNetwork, name: str) -> int | None:
     link = f"{src}>{region_of(src)}" if region_of(src) else f"{src}>{dst}"
     try:
         return network.counters()[link].wire_bytes
-    except KeyError:
+    except NetworkError:
         return None
 
 
@@ -230,9 +241,12 @@ def _fits(network: EmulatedNetwork, name: str, group: Sequence[str]) -> bool:
     src, _, dst = name.partition(">")
     if f"{dst}>{src}" in group:
         return False
-    lan_mbit = network.plan.profile.lan.goodput_mbit
+    profile = network.plan.profile
     ends = [tuple(other.split(">")) for other in (*group, name)]
-    rates = {(a, b): min(network.plan.wan[a, b].goodput_mbit, lan_mbit) for a, b in ends}
+    rates = {(a, b): path_mbit(profile, a, b) for a, b in ends}
     out = sum(rate for (a, _), rate in rates.items() if a == src)
     into = sum(rate for (_, b), rate in rates.items() if b == dst)
-    return max(out, into) <= LAN_SHARE * lan_mbit and sum(rates.values()) <= ROUND_MBIT
+    lan_mbit, caps = LAN_SHARE * profile.lan.goodput_mbit, profile.caps
+    most_out = min(lan_mbit, LAN_SHARE * (caps.get(src, Cap()).egress_mbit or inf))
+    most_in = min(lan_mbit, LAN_SHARE * (caps.get(dst, Cap()).ingress_mbit or inf))
+    return out <= most_out and into <= most_in and sum(rates.values()) <= ROUND_MBIT

@@ -15,7 +15,9 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from testbed.fidelity.against import DELIVERY
 from testbed.fidelity.figures import Bound, Figure
-from testbed.fidelity.measure import GOODPUT, MESSAGE, RTT_MEDIAN, RTT_P95
+from testbed.fidelity.goodput import GOODPUT
+from testbed.fidelity.measure import RTT_MEDIAN, RTT_P95
+from testbed.fidelity.messages import MESSAGE
 from testbed.record.files import replacing
 from testbed.report.plots import DPI, STYLE
 
@@ -145,6 +147,6 @@ def _trace_panel(axes: Axes, figures: Sequence[Figure]) -> None:
     if traces:
         axes.plot([], [], color="black", marker="o", linestyle="none", label="points measured")
         axes.legend(fontsize=8, loc="best")
-        axes.set_ylim(0, 1.35 * max(max(figure.detail["asked_mbit"]) for figure in traces))
+        axes.set_ylim(0, 1.6 * max(max(figure.detail["asked_mbit"]) for figure in traces))
     else:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center")

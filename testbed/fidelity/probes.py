@@ -15,7 +15,7 @@ import socket
 import struct
 import threading
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import clock_gettime, monotonic, sleep
 from types import TracebackType
 from typing import Self
@@ -24,7 +24,7 @@ from testbed.errors import NetworkError
 from testbed.fabrics.emulation import netns
 from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.wan.plan import region_of
-from testbed.wan.profile import Link
+from testbed.wan.profile import Cap, Link, Profile
 
 CHUNK = memoryview(bytes(1 << 20))
 READ_BYTES = 1 << 20
@@ -35,12 +35,18 @@ ECHO_REQUEST, ECHO_REPLY = 8, 0
 
 
 def path_link(network: EmulatedNetwork, src: str, dst: str) -> Link:
-    """Rate and RTT between two hosts as the (dilated) profile has it; the LAN's delay is not emulated."""
-    profile = network.plan.profile
-    if region_of(src) == region_of(dst):
+    """The link between two hosts as the (dilated) profile has it; the LAN's delay is not emulated."""
+    profile, (here, there) = network.plan.profile, (region_of(src), region_of(dst))
+    if here == there:
         return Link(profile.lan.goodput_mbit, 0.0)
-    wan = profile.link(region_of(src), region_of(dst))
-    return Link(min(wan.goodput_mbit, profile.lan.goodput_mbit), wan.rtt_ms)
+    return replace(profile.link(here, there), goodput_mbit=path_mbit(profile, here, there))
+
+
+def path_mbit(profile: Profile, src: str, dst: str) -> float:
+    """What a connection between two regions gets that has all links on its way to itself: WAN, LAN and caps."""
+    egress, ingress = profile.caps.get(src, Cap()).egress_mbit, profile.caps.get(dst, Cap()).ingress_mbit
+    rates = (profile.link(src, dst).goodput_mbit, profile.lan.goodput_mbit, egress, ingress)
+    return min(rate for rate in rates if rate is not None)
 
 
 def round_trip_ms(network: EmulatedNetwork, src: str, dst: str) -> float:

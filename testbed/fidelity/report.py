@@ -85,7 +85,7 @@ def newest(folder: Path, profile: str, kernel: str) -> Path | None:
     for path in folder.rglob(JSON_NAME):
         try:
             record = msgspec.json.decode(path.read_bytes())
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             continue
         if record.get("profile") == profile and record.get("environment", {}).get("kernel") == kernel:
             found.append((record.get("date", ""), path))

@@ -7,29 +7,36 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from testbed.fidelity import against, iperf, plot, report
+from testbed.fidelity import against, iperf, plot, report, speed, steps
 from testbed.fidelity.measure import FULL, QUICK, measure
-from testbed.wan.profile import Profile
+from testbed.wan import profile as profiles
 
 AGAINST_S, AGAINST_QUICK_S = 30.0, 10.0  # length of the message schedule
 
 
-def run(profile: Profile, quick: bool, against_virtual: bool, folder: Path) -> int:
+def run(name: str, quick: bool, against_virtual: bool, folder: Path) -> int:
     """Measure, print, write; returns 1 when a bound is missed, else 0.
 
     Parameters
     ----------
+    name : of the profile, or its TOML file
     quick : fewer sizes and repeats
     against_virtual : compare the emulated with the virtual network instead of with the profile
     folder : where the files go
     """
+    profile = profiles.load(name)
     date, began_s, load = report.now(), monotonic(), os.getloadavg()
 
     def say(line: str) -> None:
         print(f"{monotonic() - began_s:6.1f} s  {line}", flush=True)
 
     if against_virtual:
+        say("messages at the same times on both networks ...")
         result = against.compare(profile, AGAINST_QUICK_S if quick else AGAINST_S)
+        if not quick:
+            result.figures += steps.compare(name, profile.regions, say)
+        say("messages on the virtual network alone ...")
+        result.figures += speed.figures()
     else:
         result = measure(profile, QUICK if quick else FULL, say)
     facts: dict[str, Any] = {
@@ -44,8 +51,8 @@ def run(profile: Profile, quick: bool, against_virtual: bool, folder: Path) -> i
     }
     record = report.as_record(result, facts)
     report.show(result.figures)
-    name = "fidelity-virtual" if against_virtual else "fidelity"
-    json_path, plot_path = folder / f"{name}.json", folder / f"{name}.png"
+    stem = "fidelity-virtual" if against_virtual else "fidelity"
+    json_path, plot_path = folder / f"{stem}.json", folder / f"{stem}.png"
     report.write(json_path, record)
     draw = plot.draw_against if against_virtual else plot.draw
     draw(plot_path, result.figures, f"{profile.name}, {result.mechanism}")

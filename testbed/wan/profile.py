@@ -18,8 +18,10 @@ from testbed.wan.reading import Row
 
 PROFILES = Path(__file__).resolve().parents[2] / "topologies" / "profiles"
 COLUMNS = ("src_region", "dst_region", "goodput_mbit", "rtt_ms", "source", "assumed")
-SPREAD_COLUMNS = ("goodput_p10_mbit", "goodput_p90_mbit")  # may follow, for all rows; empty where not known
-FIGURES = ("goodput_mbit", "rtt_ms")  # what the column `assumed` can name
+# Either group may follow, in this order, for all rows; a pair's two cells are empty where not known (none: 0).
+SPREAD_COLUMNS = ("goodput_p10_mbit", "goodput_p90_mbit")
+IMPAIRMENT_COLUMNS = ("loss_percent", "jitter_ms")
+FIGURES = ("goodput_mbit", "rtt_ms", *IMPAIRMENT_COLUMNS)  # what the column `assumed` can name
 HINT = "a profile is a .toml and a .csv of the same name"
 
 Pair = tuple[str, str]
@@ -29,11 +31,18 @@ Pair = tuple[str, str]
 class Link:
     """One direction of a link.
 
-    `goodput_mbit` is TCP payload in 10^6 bit/s, as iperf3 reports it; `rtt_ms` is the round trip of the pair.
+    Parameters
+    ----------
+    goodput_mbit : TCP payload in 10^6 bit/s, as iperf3 reports it
+    rtt_ms : round trip of the pair
+    loss_percent : share of the packets that get lost, each for itself
+    jitter_ms : how far the one-way delay strays to either side of half the round trip; packets stay in order
     """
 
     goodput_mbit: float
     rtt_ms: float
+    loss_percent: float = 0.0
+    jitter_ms: float = 0.0
 
     @property
     def delay_s(self) -> float:
@@ -44,6 +53,11 @@ class Link:
     def bytes_per_s(self) -> float:
         """Payload bytes per second."""
         return self.goodput_mbit * 1e6 / 8
+
+    @property
+    def impaired(self) -> bool:
+        """Whether it loses packets or its delay strays: what TCP makes of its rate is then no longer the profile's."""
+        return self.loss_percent > 0 or self.jitter_ms > 0
 
 
 @dataclass(frozen=True)
@@ -117,7 +131,7 @@ class Profile:
         """The same network slowed down `factor` times: rates divided, delays multiplied (time dilation)."""
 
         def slow(link: Link) -> Link:
-            return Link(link.goodput_mbit / factor, link.rtt_ms * factor)
+            return Link(link.goodput_mbit / factor, link.rtt_ms * factor, link.loss_percent, link.jitter_ms * factor)
 
         def lower(cap: float | None) -> float | None:
             return None if cap is None else cap / factor
@@ -227,8 +241,9 @@ def _read_pairs(path: Path, sources: dict[str, str]) -> tuple[dict[Pair, Link], 
     origins: dict[Pair, Origin] = {}
     spread: dict[Pair, Spread] = {}
     table = reading.read_table(path, HINT)
-    if table.columns not in (COLUMNS, COLUMNS + SPREAD_COLUMNS):
-        raise InputError(f"{table.where}: columns must be {','.join(COLUMNS)}, found {','.join(table.columns)}")
+    groups = [group for group in (SPREAD_COLUMNS, IMPAIRMENT_COLUMNS) if set(group) & set(table.columns)]
+    if table.columns != (wanted := sum(groups, COLUMNS)):
+        raise InputError(f"{table.where}: columns must be {','.join(wanted)}, found {','.join(table.columns)}")
     for row in table.rows:
         if not row.text("src_region") or not row.text("dst_region"):
             raise InputError(f"{row.where}: a row needs {', '.join(COLUMNS)}; a region is missing")
@@ -243,7 +258,9 @@ def _read_pairs(path: Path, sources: dict[str, str]) -> tuple[dict[Pair, Link], 
             reading.rate(row.number("goodput_mbit"), f"{row.where}: goodput_mbit"),
             reading.rtt(row.number("rtt_ms"), f"{row.where}: rtt_ms"),
         )
-        if len(table.columns) > len(COLUMNS) and (found := _spread(row)) is not None:
+        if IMPAIRMENT_COLUMNS in groups:
+            pairs[pair] = _impaired(row, pairs[pair])
+        if SPREAD_COLUMNS in groups and (found := _spread(row)) is not None:
             spread[pair] = found
     check_complete(pairs, str(path))
     return pairs, origins, spread
@@ -269,3 +286,14 @@ def _spread(row: Row) -> Spread | None:
     if low > high:
         raise InputError(f"{row.where}: {SPREAD_COLUMNS[0]} is {low:g}, above {SPREAD_COLUMNS[1]}, {high:g}")
     return Spread(low, high)
+
+
+def _impaired(row: Row, link: Link) -> Link:
+    """The link with the row's loss and jitter; an empty cell is none."""
+    loss, jitter = (row.number(column) if row.text(column) else 0.0 for column in IMPAIRMENT_COLUMNS)
+    if not 0 <= loss < 100:
+        raise InputError(f"{row.where}: loss_percent is {loss:g}; it must be at least 0 and below 100")
+    if not 0 <= jitter <= link.rtt_ms / 2:
+        limit = f"at least 0 and at most the one-way delay, {link.rtt_ms / 2:g} ms"
+        raise InputError(f"{row.where}: jitter_ms is {jitter:g}; it must be {limit}")
+    return replace(link, loss_percent=loss, jitter_ms=jitter)

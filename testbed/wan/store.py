@@ -13,7 +13,7 @@ from pathlib import Path
 from testbed.errors import InputError
 from testbed.record.files import replacing
 from testbed.wan import trace
-from testbed.wan.profile import COLUMNS, SPREAD_COLUMNS, Cap, Profile
+from testbed.wan.profile import COLUMNS, IMPAIRMENT_COLUMNS, SPREAD_COLUMNS, Cap, Profile
 from testbed.wan.reading import NAME
 from testbed.wan.trace import Trace
 
@@ -45,12 +45,21 @@ def save_trace(found: Trace, folder: Path, comments: Sequence[str], *, replace: 
     Parameters and errors are those of `save_profile`; a comment must not be a setting (`end: ...`).
     """
     path = _path(folder, found.name, ".csv", replace)
-    settings = ["end: hold"] if found.period_s is None else ["end: loop", f"period_s: {_plain(found.period_s)}"]
+    settings = ["end: hold"]
+    if found.period_s is not None:
+        settings = ["end: loop", f"period_s: {_plain(found.period_s)}"]
+    elif found.end_s is not None:
+        settings = ["end: end", f"end_s: {_plain(found.end_s)}"]
     if found.profile:
         settings.append(f"profile: {found.profile}")
     heads = "".join(f"# {' '.join(line.split())}\n" for line in [*comments, *settings])
-    rows = ([_plain(c.time_s), c.src, c.dst, _plain(c.goodput_mbit)] for c in found.changes)
-    _write({path: heads + _csv(trace.COLUMNS, rows)})
+    rows = [[_plain(c.time_s), c.src, c.dst, _plain(c.goodput_mbit)] for c in found.changes]
+    columns: tuple[str, ...] = trace.COLUMNS
+    if any(change.rtt_ms is not None for change in found.changes):
+        columns = (*columns, trace.RTT_COLUMN)
+        for row, change in zip(rows, found.changes, strict=True):
+            row.append("" if change.rtt_ms is None else _plain(change.rtt_ms))
+    _write({path: heads + _csv(columns, rows)})
     return path
 
 
@@ -79,7 +88,8 @@ def _write(files: dict[Path, str]) -> None:
 
 
 def _profile_csv(profile: Profile) -> str:
-    columns = COLUMNS + (SPREAD_COLUMNS if profile.spread else ())
+    impaired = any(link.impaired for link in profile.pairs.values())
+    columns = COLUMNS + (SPREAD_COLUMNS if profile.spread else ()) + (IMPAIRMENT_COLUMNS if impaired else ())
     rows = []
     for (src, dst), link in profile.pairs.items():
         origin = profile.origins[src, dst]
@@ -94,6 +104,8 @@ def _profile_csv(profile: Profile) -> str:
         if profile.spread:
             spread = profile.spread.get((src, dst))
             row += [_plain(spread.p10_mbit), _plain(spread.p90_mbit)] if spread else ["", ""]
+        if impaired:
+            row += [_plain(link.loss_percent), _plain(link.jitter_ms)]
         rows.append(row)
     return _csv(columns, rows)
 

@@ -1,48 +1,72 @@
-"""A bandwidth trace: how the capacity of WAN links changes over a run.
+"""A trace: how capacity and delay of WAN links change over a run.
 
-On disk a trace is CSV with the columns `time_s,src_region,dst_region,goodput_mbit`, ordered by time; lines that
-begin with `#` before the header are comments, and of these `# end: hold | loop` says what follows the last row
-(default: hold). With `loop` the trace begins again `period_s` (`# period_s: 60`) after its start. Before a pair's
-first row, and for pairs that never occur, the profile's rate holds. `# profile: NAME` names the profile that the
-trace was made for: a run on some of its regions takes the rows of those.
+On disk a trace is CSV with the columns `time_s,src_region,dst_region,goodput_mbit`, which `rtt_ms` may follow,
+ordered by time. An `rtt_ms` is what a profile's is, twice the pair's one-way delay; where the cell is empty the delay
+stays. Before a pair's first row, and for pairs that never occur, the profile's figures hold.
+
+Lines that begin with `#` before the header are comments, and of these `# end: hold | loop | end` says what follows
+the last row. `hold` (the default): it stays so. `loop`: the trace begins again `period_s` after its start
+(`# period_s: 60`). `end`: the run of each system ends `end_s` after its start (`# end_s: 60`), wherever it is.
+`# profile: NAME` names the profile that the trace was made for: a run on some of its regions takes the rows of those.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from testbed.errors import InputError, nearest
 from testbed.wan import profile as profiles
 from testbed.wan import reading
+from testbed.wan.profile import Pair
 from testbed.wan.reading import Row
 
 TRACES = Path(__file__).resolve().parents[2] / "topologies" / "traces"
 COLUMNS = ("time_s", "src_region", "dst_region", "goodput_mbit")
-ENDS = ("hold", "loop")
+RTT_COLUMN = "rtt_ms"
+ENDS = {"hold": "", "loop": "period_s", "end": "end_s"}  # with the setting that says when
 HINT = "a trace is a CSV file, see topologies/traces/"
 
 
 @dataclass(frozen=True)
 class Change:
-    """From `time_s` on the run's clock, the link from `src` to `dst` has a goodput of `goodput_mbit`."""
+    """From `time_s` on the run's clock, the link from `src` to `dst` has this goodput, and RTT unless it is None."""
 
     time_s: float
     src: str
     dst: str
     goodput_mbit: float
+    rtt_ms: float | None = None
+
+    @property
+    def pair(self) -> Pair:
+        return self.src, self.dst
+
+    @property
+    def link(self) -> str:
+        """As the records name it."""
+        return f"{self.src}>{self.dst}"
+
+    @property
+    def delay_s(self) -> float | None:
+        """The new one-way delay in seconds: half the round trip."""
+        return None if self.rtt_ms is None else self.rtt_ms / 2e3
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Changes in order of time; `period_s` is set where the trace loops, `profile` where it was made for one."""
+    """Changes in order of time; `period_s` is set where the trace loops, `end_s` where the run ends with it.
+
+    `profile` is the one it was made for, "" where that is not known.
+    """
 
     name: str
     changes: tuple[Change, ...]
     period_s: float | None = None
     profile: str = ""
+    end_s: float | None = None
 
     def after(self, clock_s: float) -> Iterator[Change]:
         """The changes later than `clock_s`, in order, without end where the trace loops."""
@@ -51,22 +75,23 @@ class Trace:
             shift_s = lap * (self.period_s or 0.0)
             for change in self.changes:
                 if change.time_s + shift_s > clock_s:
-                    yield Change(change.time_s + shift_s, change.src, change.dst, change.goodput_mbit)
+                    yield replace(change, time_s=change.time_s + shift_s)
             if self.period_s is None:
                 return
             lap += 1
 
-    def at(self, clock_s: float) -> dict[tuple[str, str], float]:
-        """The goodput in force at `clock_s` of every pair that the trace has changed by then."""
-        rates: dict[tuple[str, str], float] = {}
-        into_s = clock_s
-        if self.period_s is not None and clock_s >= self.period_s:
-            rates = {(change.src, change.dst): change.goodput_mbit for change in self.changes}
-            into_s = math.fmod(clock_s, self.period_s)
-        for change in self.changes:
-            if change.time_s <= into_s:
-                rates[change.src, change.dst] = change.goodput_mbit
-        return rates
+    def at(self, clock_s: float) -> dict[Pair, Change]:
+        """What is in force at `clock_s` for every pair that the trace has changed by then, its last RTT included."""
+        looped = self.period_s is not None and clock_s >= self.period_s
+        into_s = math.fmod(clock_s, self.period_s) if looped and self.period_s else clock_s
+        so_far = [change for change in self.changes if change.time_s <= into_s]
+        found: dict[Pair, Change] = {}
+        for change in [*self.changes, *so_far] if looped else so_far:
+            before = found.get(change.pair)
+            if before is not None and change.rtt_ms is None:
+                change = replace(change, rtt_ms=before.rtt_ms)
+            found[change.pair] = change
+        return found
 
 
 def load(path: Path, regions: tuple[str, ...]) -> Trace:
@@ -80,8 +105,8 @@ def load(path: Path, regions: tuple[str, ...]) -> Trace:
     """
     table = reading.read_table(path, HINT)
     settings = dict(_setting(line) for line in table.comments if ":" in line)
-    if table.columns != COLUMNS:
-        raise InputError(f"{table.where}: columns must be {','.join(COLUMNS)}")
+    if table.columns not in (COLUMNS, (*COLUMNS, RTT_COLUMN)):
+        raise InputError(f"{table.where}: columns must be {','.join(COLUMNS)}, and {RTT_COLUMN} may follow")
     profile = settings.get("profile", "")
     known = regions
     if profile:
@@ -92,25 +117,25 @@ def load(path: Path, regions: tuple[str, ...]) -> Trace:
     changes = list(_changes(table.rows, known))
     if not changes:
         raise InputError(f"{path}: no changes in it")
-    period_s = _period(settings, changes[-1].time_s, path)
+    end, when_s = _end(settings, changes[-1].time_s, path)
     mine = tuple(change for change in changes if change.src in regions and change.dst in regions)
     if not mine:
         raise InputError(f"{path}: no pair of this run's regions in it; they are {', '.join(regions)}")
-    return Trace(path.stem, mine, period_s, profile)
+    return Trace(path.stem, mine, when_s if end == "loop" else None, profile, end_s=when_s if end == "end" else None)
 
 
 def _changes(rows: Iterator[Row], regions: tuple[str, ...]) -> Iterator[Change]:
     """The rows' changes; time must not go back, and a pair not stand twice at one time."""
-    last_s, now = 0.0, set[tuple[str, str]]()
+    last_s, now = 0.0, set[Pair]()
     for row in rows:
         change = _change(row, regions)
         if change.time_s < last_s:
             raise InputError(f"{row.where}: time goes back to {change.time_s:g} s")
         if change.time_s > last_s:
             last_s, now = change.time_s, set()
-        if (change.src, change.dst) in now:
+        if change.pair in now:
             raise InputError(f"{row.where}: {change.src} to {change.dst} stands there twice at {change.time_s:g} s")
-        now.add((change.src, change.dst))
+        now.add(change.pair)
         yield change
 
 
@@ -119,16 +144,18 @@ def _setting(line: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def _period(settings: dict[str, str], last_s: float, path: Path) -> float | None:
+def _end(settings: dict[str, str], last_s: float, path: Path) -> tuple[str, float | None]:
+    """What follows the last row, and when."""
     end = settings.get("end", "hold")
     if end not in ENDS:
         raise InputError(f"{path}: end is '{end}'{nearest(end, ENDS)}")
-    if end == "hold":
-        return None
-    period_s = reading.number(settings.get("period_s"), f"{path}: period_s")
-    if period_s <= last_s:
-        raise InputError(f"{path}: period_s is {period_s:g}; it must be later than the last row's {last_s:g} s")
-    return period_s
+    key = ENDS[end]
+    if not key:
+        return end, None
+    when_s = reading.number(settings.get(key), f"{path}: {key}")
+    if when_s <= last_s:
+        raise InputError(f"{path}: {key} is {when_s:g}; it must be later than the last row's {last_s:g} s")
+    return end, when_s
 
 
 def _change(row: Row, regions: tuple[str, ...]) -> Change:
@@ -141,4 +168,7 @@ def _change(row: Row, regions: tuple[str, ...]) -> Change:
         raise InputError(f"{row.where}: a link from {src} to itself")
     if time_s < 0 or rate <= 0:
         raise InputError(f"{row.where}: time_s is {time_s:g} and goodput_mbit {rate:g}; one is negative or not above 0")
-    return Change(time_s, src, dst, reading.rate(rate, f"{row.where}: goodput_mbit"))
+    rtt_ms = None
+    if row.cells.get(RTT_COLUMN, "").strip():
+        rtt_ms = reading.rtt(row.number(RTT_COLUMN), f"{row.where}: {RTT_COLUMN}")
+    return Change(time_s, src, dst, reading.rate(rate, f"{row.where}: goodput_mbit"), rtt_ms)

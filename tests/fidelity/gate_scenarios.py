@@ -11,13 +11,14 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from testbed.errors import NetworkError
 from testbed.fabrics.emulation import links
 from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.fidelity import gate
 from testbed.wan.plan import NetworkPlan
-from testbed.wan.profile import Link, Profile
+from testbed.wan.profile import Cap, Link, Profile
 
 REGIONS = ("a", "b", "c")
 PAIRS = {(x, y): Link(40, 10) for x in REGIONS for y in REGIONS if x != y}
@@ -25,10 +26,8 @@ PROFILE = Profile("test", "test", REGIONS, Link(1000, 0.2), PAIRS)
 HOSTS = ("a/w0", "a/w1", "b/w0", "c/w0")
 
 
-def build(**other: Link) -> EmulatedNetwork:
-    """The network, with other links where given: a_b=Link(...)."""
-    pairs = PAIRS | {(name[0], name[2]): link for name, link in other.items()}
-    return EmulatedNetwork(NetworkPlan(HOSTS, replace(PROFILE, pairs=pairs)), mechanism="delay-line")
+def build(**changes: Any) -> EmulatedNetwork:
+    return EmulatedNetwork(NetworkPlan(HOSTS, replace(PROFILE, **changes)), mechanism="delay-line")
 
 
 def pid(network: EmulatedNetwork, node: str) -> int:
@@ -51,8 +50,8 @@ def half_shaped(network: EmulatedNetwork) -> None:
 
 
 def late(network: EmulatedNetwork) -> None:
-    """From a to b it takes 20 ms instead of 5; built so by `WRONG`."""
-    network.plan = NetworkPlan(HOSTS, PROFILE)
+    """From a to b it takes 20 ms instead of 5."""
+    network._do(lambda: network._stage.set_delay("a>b", 0.020))
 
 
 def around(network: EmulatedNetwork) -> None:
@@ -65,6 +64,24 @@ def around(network: EmulatedNetwork) -> None:
         links.batch("ip", here, [f"route replace {net} via 192.168.9.{other}"])
 
 
+def uncapped(network: EmulatedNetwork) -> None:
+    """What region a sends is no longer capped."""
+    links.batch("tc", pid(network, "r0"), ["qdisc del dev border root"])
+
+
+def acks_last(network: EmulatedNetwork) -> None:
+    """From a to b acknowledgements wait among the data again: only reading back can tell."""
+    links.batch("tc", pid(network, "r0"), ["filter del dev wan1 parent 1: prio 1"])
+
+
+def capped(network: EmulatedNetwork) -> None:
+    """Nothing is wrong, and what region a sends is capped below its links; built so by `BUILT`."""
+
+
+def slow_lan(network: EmulatedNetwork) -> None:
+    """Nothing is wrong, and the LAN is slower than the WAN; built so by `BUILT`."""
+
+
 def dead(network: EmulatedNetwork) -> None:
     """The delay line is killed."""
     process = network._stage._process
@@ -73,14 +90,16 @@ def dead(network: EmulatedNetwork) -> None:
 
 
 FAULTS: dict[str, Callable[[EmulatedNetwork], None]] = {
-    fault.__name__: fault for fault in (sound, unshaped, half_shaped, late, around, dead)
+    fault.__name__: fault
+    for fault in (sound, unshaped, half_shaped, acks_last, late, around, capped, uncapped, slow_lan, dead)
 }
-WRONG = {"late": {"a_b": Link(40, 40)}}
+CAPS = {"caps": {"a": Cap(egress_mbit=20)}}
+BUILT: dict[str, dict[str, Any]] = {"capped": CAPS, "uncapped": CAPS, "slow_lan": {"lan": Link(30, 0)}}
 
 
 def run(name: str) -> dict[str, object]:
     """What the gate says, and which links its probes alone find at fault."""
-    with build(**WRONG.get(name, {})) as network:
+    with build(**BUILT.get(name, {})) as network:
         FAULTS[name](network)
         figures, _ = gate.probe(network, gate.GateBounds(), network.plan.wan)
         found = {"probed": sorted({figure.name for figure in figures if not figure.ok})}

@@ -11,40 +11,52 @@ from pathlib import Path
 
 import pytest
 
+from testbed.errors import RunError
 from testbed.fabrics.emulation import sandbox
-from testbed.fidelity import against, measure, plot, report
+from testbed.fidelity import against, goodput, measure, messages, plot, report, steps
 from testbed.fidelity.figures import Bound, Figure
 from testbed.wan import profile as profiles
 from testbed.wan.plan import region_of
-from testbed.wan.profile import Link
+from testbed.wan.profile import Cap, Link
 
 RUN_S = 180
 
 
 def test_the_grid_has_every_rate_with_every_round_trip_in_both_directions() -> None:
-    plan = measure.grid_plan(Link(1000, 0.2))
-    found = {(link.goodput_mbit, link.rtt_ms) for link in measure.grid_links().values()}
+    plan = messages.grid_plan(Link(1000, 0.2))
+    found = {(link.goodput_mbit, link.rtt_ms) for link in messages.grid_links().values()}
     assert found == {(rate, rtt) for rate in (5, 20, 99, 327, 1000) for rtt in (0, 12, 60)}
     assert all(plan.wan[b, a] == link for (a, b), link in plan.wan.items())
-    ends = [host for pair in measure.grid_paths().values() for host in pair]
+    ends = [host for pair in messages.grid_paths().values() for host in pair]
     assert set(ends) == set(plan.hosts), "no host is left out"
     assert len(ends) == len(set(ends)), "no host takes part in two"
-    for name, (src, dst) in measure.grid_paths().items():
+    for name, (src, dst) in messages.grid_paths().items():
         link = plan.wan[region_of(src), region_of(dst)]
         assert name == f"{link.goodput_mbit:g} Mbit/s {link.rtt_ms:g} ms"
 
 
+def test_links_that_share_a_cap_are_compared_together_and_the_others_one_by_one() -> None:
+    profile = profiles.load("weightgrad-ec2")  # 99 and 119 Mbit/s leave us-west-1, 99 and 327 enter us-east-1
+    capped = replace(profile, caps={"us-west-1": Cap(egress_mbit=100), "us-east-2": Cap(egress_mbit=9000)})
+    (cap,) = goodput.caps(capped)  # the other one bounds nothing
+    assert (cap.name, cap.mbit) == ("us-west-1 egress", 100)
+    figure = cap.figure({"us-west-1>us-east-1": 48.0, "us-west-1>us-east-2": 50.5}, "goodput, all at once")
+    assert figure.measured == 98.5 and figure.ok
+    both = replace(profile, caps={"us-west-1": Cap(egress_mbit=100), "us-east-1": Cap(ingress_mbit=100)})
+    assert goodput.caps(both) == [], "a link under two caps: neither alone tells"
+
+
 @pytest.mark.parametrize(("size", "name"), [(16 << 10, "16 KB"), (214 << 10, "214 KB"), (4 << 20, "4 MB")])
 def test_sizes_in_words(size: int, name: str) -> None:
-    assert measure.size_name(size) == name
+    assert messages.size_name(size) == name
 
 
 @pytest.mark.parametrize("name", ["weightgrad-ec2", "wanify-8"])
 def test_all_pairs_at_once_are_spread_so_that_no_host_is_the_bottleneck(name: str) -> None:
     profile = profiles.load(name)
-    hosts = measure.hosts_needed(profile)
+    hosts = goodput.hosts_needed(profile)
     load: dict[str, float] = defaultdict(float)
-    for (a, b), ends in measure.spread(profile, hosts).items():
+    for (a, b), ends in goodput.spread(profile, hosts).items():
         assert (region_of(ends[0]), region_of(ends[1])) == (a, b)
         for host in ends:
             load[host] += profile.pairs[a, b].goodput_mbit
@@ -53,11 +65,11 @@ def test_all_pairs_at_once_are_spread_so_that_no_host_is_the_bottleneck(name: st
 
 def test_the_schedule_against_the_virtual_network_repeats_and_covers_every_role() -> None:
     profile = profiles.load("weightgrad-ec2")
-    messages = against.schedule(profile, 5)
-    assert messages == against.schedule(profile, 5)
-    assert messages != against.schedule(profile, 5, seed=4)
-    assert {message.src for message in messages} == set(against.roles_of(profile).all)
-    assert [message.time_s for message in messages] == sorted(message.time_s for message in messages)
+    sent = against.schedule(profile, 5)
+    assert sent == against.schedule(profile, 5)
+    assert sent != against.schedule(profile, 5, seed=4)
+    assert {message.src for message in sent} == set(against.roles_of(profile).all)
+    assert [message.time_s for message in sent] == sorted(message.time_s for message in sent)
 
 
 def test_a_message_alone_on_the_virtual_network_takes_size_over_rate_and_delay() -> None:
@@ -69,10 +81,10 @@ def test_a_message_alone_on_the_virtual_network_takes_size_over_rate_and_delay()
 
 
 def test_deliveries_are_compared_for_each_pair_and_as_a_whole() -> None:
-    messages = [against.Sent(k, "a/w0", "b/w0", 1) for k in range(20)]
+    sent = [against.Sent(k, "a/w0", "b/w0", 1) for k in range(20)]
     modelled = [k + 0.1 for k in range(20)]
     real = [*(k + 0.105 for k in range(18)), 18.15, 19.15]
-    found = {figure.name: figure for figure in against.figures(messages, modelled, real) if figure.asked}
+    found = {figure.name: figure for figure in against.figures(sent, modelled, real) if figure.asked}
     assert set(found) == {"WAN", "a>b"}
     assert found["a>b"].asked == pytest.approx(100)
     assert found["a>b"].measured == pytest.approx(150)
@@ -81,9 +93,9 @@ def test_deliveries_are_compared_for_each_pair_and_as_a_whole() -> None:
 
 
 FIGURES = [
-    Figure("goodput, alone", "a>b", "Mbit/s", 99, 98.9, measure.GOODPUT),
-    Figure("goodput, all at once", "a>b", "Mbit/s", 99, 80.0, measure.GOODPUT),
-    Figure("message, after an idle second", "a>b 16 KB", "ms", 31, 31.2, measure.MESSAGE),
+    Figure("goodput, alone", "a>b", "Mbit/s", 99, 98.9, goodput.GOODPUT),
+    Figure("goodput, all at once", "a>b", "Mbit/s", 99, 80.0, goodput.GOODPUT),
+    Figure("message, after an idle second", "a>b 16 KB", "ms", 31, 31.2, messages.MESSAGE),
     Figure("round trip, idle, median", "a<>b", "ms", 60, None, measure.RTT_MEDIAN),
     Figure(
         *("trace, worst second", "a>b", "Mbit/s", 50, 50.5, measure.INTERVAL),
@@ -159,3 +171,16 @@ def test_the_command_measures_writes_and_judges(tmp_path: Path) -> None:
         assert any(section.startswith(prefix) for section in sections), prefix
     assert all(figure["measured"] is not None for figure in record["figures"])
     assert record["delay_mechanism"] in ("netem", "delay-line")
+
+
+@pytest.mark.slow
+def test_a_systems_mean_step_is_read_from_a_run_of_its_own() -> None:
+    found = steps.mean_step_s("virtual", ["terngrad"], ["topology.workers_per_region=1"])
+    assert list(found) == ["terngrad"]
+    assert found["terngrad"] > 0.049, "no faster than the round trip to the global server"
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_says_why() -> None:
+    with pytest.raises(RunError, match=r"testbed run cifarnet .*: testbed: error: .*nonesuch"):
+        steps.mean_step_s("virtual", ["terngrad"], ["topology.profile=nonesuch"])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.fidelity.figures import Bound, Figure, table
+from testbed.fidelity.figures import Bound, Figure, settled, table
 
 MESSAGE = Bound(relative=0.02, absolute=1.0)
 positive = st.floats(1e-3, 1e6)
@@ -32,6 +33,43 @@ def test_a_bound_is_the_larger_of_its_two_parts(asked: float, measured: float, h
 def test_a_figure_is_ok_exactly_when_it_is_off_by_no_more_than_its_room(asked: float, measured: float) -> None:
     figure = Figure("message", "a>b", "ms", asked, measured, MESSAGE)
     assert figure.ok == (figure.off <= 1) or math.isclose(figure.off, 1, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("bound", "asked", "measured", "holds", "text"),
+    [
+        (Bound(side="most"), 10.0, 3.0, True, "at most"),
+        (Bound(side="most"), 10.0, 10.1, False, "at most"),
+        (Bound(side="least"), 50_000.0, 60_000.0, True, "at least"),
+        (Bound(side="least"), 50_000.0, 49_000.0, False, "at least"),
+        (Bound(side="least"), 50_000.0, 0.0, False, "at least"),
+    ],
+)
+def test_a_limit_is_kept_on_one_side(bound: Bound, asked: float, measured: float, holds: bool, text: str) -> None:
+    assert bound.holds(asked, measured) is holds
+    assert bound.text("s") == text
+    assert Figure("network up", "large", "s", asked, measured, bound).ok is holds
+
+
+def answers(*values: float) -> Iterator[list[Figure]]:
+    """What a measurement finds each time it is made: one figure that varies, and one that is always good."""
+    good = Figure("goodput", "b>a", "Mbit/s", 40, 40, MESSAGE)
+    return iter([[Figure("goodput", "a>b", "Mbit/s", 40, value, MESSAGE), good] for value in values])
+
+
+@pytest.mark.parametrize(
+    ("values", "last", "missed"),
+    [((40.0,), 40.0, None), ((20.0, 40.0), 40.0, [20.0]), ((20.0, 21.0, 22.0), 22.0, [20.0, 21.0])],
+)
+def test_what_misses_is_measured_again_as_a_whole_and_the_record_keeps_it(
+    values: tuple[float, ...], last: float, missed: list[float] | None
+) -> None:
+    source = answers(*values)
+    varying, good = settled(lambda: next(source))
+    assert varying.measured == last
+    assert varying.record().get("missed_before") == missed
+    assert "missed_before" not in good.record()
+    assert next(source, None) is None, "no more often than needed"
 
 
 def test_what_did_not_come_is_never_ok_and_is_null_in_the_record() -> None:

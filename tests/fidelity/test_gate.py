@@ -54,6 +54,27 @@ def test_a_link_that_only_the_delay_line_shapes_is_named() -> None:
 
 
 @pytest.mark.emulation
+def test_messages_over_a_slow_lan_are_no_earlier_than_its_rate_allows() -> None:
+    assert broken("slow_lan")["error"] == ""
+
+
+@pytest.mark.emulation
+def test_a_link_on_which_acknowledgements_wait_for_data_is_named() -> None:
+    assert "a>b sorts packets with no filters" in broken("acks_last")["error"]
+
+
+@pytest.mark.emulation
+def test_a_capped_region_passes_and_one_whose_cap_is_gone_is_named() -> None:
+    sound = broken("capped")
+    assert sound["error"] == ""
+    asked = {figure["name"]: figure["asked"] for figure in sound["report"]["figures"] if figure["section"] == "goodput"}
+    assert (asked["a>b"], asked["b>a"]) == (20, 40), "the cap is less than the link"
+    faulty = broken("uncapped")
+    assert "a egress is not shaped" in faulty["error"]
+    assert {"a>b", "a>c"} == set(faulty["probed"]), "twice as fast as the cap"
+
+
+@pytest.mark.emulation
 def test_a_wrong_delay_is_named_with_what_was_asked_and_measured() -> None:
     seen = broken("late")
     assert "a>b is delayed by 20 ms, not 5" in seen["error"]

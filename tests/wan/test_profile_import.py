@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -294,9 +295,16 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"
 
 
 @st.composite
+def links(draw) -> Link:
+    rtt_ms, impaired = draw(st.floats(0, 500)), draw(st.booleans())
+    loss, jitter = (st.floats(0, 99), st.floats(0, rtt_ms / 2)) if impaired else (st.just(0.0), st.just(0.0))
+    return Link(draw(RATES), rtt_ms, draw(loss), draw(jitter))
+
+
+@st.composite
 def profiles(draw) -> Profile:
     regions = draw(st.lists(NAMES, min_size=2, max_size=4, unique=True))
-    pairs = {(a, b): Link(draw(RATES), draw(st.floats(0, 500))) for a in regions for b in regions if a != b}
+    pairs = {pair: draw(links()) for pair in permutations(regions, 2)}
     keys = st.sampled_from(["iperf", "ping", "iperf+ping"])
     figures = st.frozensets(st.sampled_from(["goodput_mbit", "rtt_ms"]))
     some = draw(st.lists(st.sampled_from(list(pairs)), unique=True))
@@ -322,6 +330,48 @@ def profiles(draw) -> Profile:
 def test_what_is_saved_is_what_is_loaded(tmp_path_factory, made):
     path = store.save_profile(made, tmp_path_factory.mktemp("profiles"))
     assert profile.load(str(path)) == made
+
+
+def profile_file(folder: Path, header: str, row: str) -> Path:
+    """A profile of two regions; the row is that from a to b."""
+    write(folder / "p.csv", f"{header}\n{row}\nb,a,5,40,s,{',' * (header.count(',') - 5)}\n")
+    return write(
+        folder / "p.toml", 'title = ""\nlan = {goodput_mbit = 1000, rtt_ms = 0.2}\n[sources]\ns = "measured"\n'
+    )
+
+
+IMPAIRED = ",".join(profile.COLUMNS + profile.IMPAIRMENT_COLUMNS)
+
+
+def test_loss_and_jitter_of_a_direction_are_read_and_an_empty_cell_is_none(tmp_path):
+    made = profile.load(str(profile_file(tmp_path, IMPAIRED, "a,b,5,40,s,loss_percent,1.5,20")))
+    assert made.link("a", "b") == Link(5, 40, loss_percent=1.5, jitter_ms=20)
+    assert made.link("b", "a") == Link(5, 40)
+    assert made.link("a", "b").impaired and not made.link("b", "a").impaired
+    slowed = made.scaled(3).link("a", "b")
+    assert (slowed.loss_percent, slowed.jitter_ms) == (1.5, 60), "a lost packet stays one; jitter is a time"
+
+
+@pytest.mark.parametrize(
+    ("cells", "line"),
+    [
+        ("-1,0", r"p\.csv:2: loss_percent is -1; it must be at least 0 and below 100"),
+        ("100,0", r"p\.csv:2: loss_percent is 100; it must be"),
+        ("few,0", r"p\.csv:2: loss_percent is 'few'; it must be a number"),
+        ("0,20.1", r"p\.csv:2: jitter_ms is 20\.1; it must be at least 0 and at most the one-way delay, 20 ms"),
+        ("0,-1", r"p\.csv:2: jitter_ms is -1"),
+    ],
+)
+def test_loss_and_jitter_that_cannot_be_are_refused(tmp_path, cells, line):
+    path = profile_file(tmp_path, IMPAIRED, f"a,b,5,40,s,,{cells}")
+    with refuse(line):
+        profile.load(str(path))
+
+
+def test_of_a_group_of_columns_none_may_be_missing(tmp_path):
+    header = ",".join((*profile.COLUMNS, "loss_percent"))
+    with refuse(r"p\.csv:1: columns must be .*assumed,loss_percent,jitter_ms, found .*assumed,loss_percent$"):
+        profile.load(str(profile_file(tmp_path, header, "a,b,5,40,s,,1")))
 
 
 def test_nothing_is_overwritten_unless_asked(tmp_path):

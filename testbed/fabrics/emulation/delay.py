@@ -3,7 +3,8 @@
 All WAN links meet in one network namespace, the "wires": router A's interface for B ends there, and so does router
 B's for A. A path is one direction between two such ends; the stage carries frames along it and makes each take
 size / rate + delay. Two mechanisms do that: netem behind a redirection of everything that comes in, where the
-kernel has it, and otherwise the delay line, a small process of our own (`delayline.c`).
+kernel has it, and otherwise the delay line, a small process of our own (`delayline.c`). Only netem can also lose
+packets and let the delay stray.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from testbed.errors import NetworkError
+from testbed.errors import InputError, NetworkError
 from testbed.fabrics.emulation import links, netns
+from testbed.wan.profile import Link
 
 SOURCE = Path(__file__).with_name("delayline.c")
 ANSWER_TIMEOUT_S = 10.0
@@ -36,8 +38,23 @@ class Wire:
     name: str  # "src>dst"
     entry: str  # interface on which its frames arrive
     exit: str  # interface on which they leave
+    carries: Carries
+
+
+@dataclass(frozen=True)
+class Carries:
+    """What a wire does to frames; `jitter_s` to either side of the delay, never reordering."""
+
     delay_s: float
     bytes_per_s: int  # on the wire
+    loss_percent: float = 0.0  # of the packets, each for itself
+    jitter_s: float = 0.0
+
+    @classmethod
+    def of(cls, link: Link) -> Carries:
+        """For one direction between two regions."""
+        rate = links.wire_bytes_per_s(link.goodput_mbit)
+        return cls(link.delay_s, rate, link.loss_percent, link.jitter_ms / 1e3)
 
 
 class DelayStage(Protocol):
@@ -48,8 +65,11 @@ class DelayStage(Protocol):
     def set_rate(self, name: str, bytes_per_s: int) -> None:
         """Change a wire's rate for the frames still to come."""
 
-    def found(self) -> dict[str, tuple[float, int]]:
-        """Delay (s) and rate (bytes/s) of each wire by name, as the mechanism itself states them."""
+    def set_delay(self, name: str, delay_s: float) -> None:
+        """Change a wire's one-way delay for the frames still to come; none overtakes another."""
+
+    def found(self) -> dict[str, Carries]:
+        """What each wire does, by name, as the mechanism itself states it."""
 
     def report(self) -> dict[str, Any]:
         """Frames lost, and how late frames left, for the run's record; see the classes."""
@@ -65,6 +85,8 @@ def start(pid: int, wires: Sequence[Wire], mechanism: str) -> DelayStage:
     ------
     NetworkError
         The mechanism does not work on this machine.
+    InputError
+        A wire asks for loss or jitter, which the delay line does not have.
     """
     return Netem(pid, wires) if mechanism == "netem" else DelayLine(pid, wires)
 
@@ -89,20 +111,30 @@ class Netem:
         self._namespace = links.Namespace(pid)
 
     def set_rate(self, name: str, bytes_per_s: int) -> None:
-        wire = replace(self._wires[name], bytes_per_s=bytes_per_s)
+        self._change(name, bytes_per_s=bytes_per_s)
+
+    def set_delay(self, name: str, delay_s: float) -> None:
+        self._change(name, delay_s=delay_s)
+
+    def _change(self, name: str, **what: Any) -> None:
+        wire = self._wires[name]
+        self._wires[name] = wire = replace(wire, carries=replace(wire.carries, **what))
         # Not with pyroute2: it sends netem's rate twice, once as an attribute that the kernel refuses.
         links.batch("tc", self._pid, [f"qdisc change {_netem(wire)}"])
 
-    def found(self) -> dict[str, tuple[float, int]]:
+    def found(self) -> dict[str, Carries]:
         found = self._namespace.netems()
         return {
-            name: (found[wire.exit].delay_s, found[wire.exit].bytes_per_s)
+            name: Carries(there.delay_s, there.bytes_per_s, there.loss_percent, there.jitter_s)
             for name, wire in self._wires.items()
-            if wire.exit in found
+            if (there := found.get(wire.exit)) is not None
         }
 
     def report(self) -> dict[str, Any]:
-        """`mechanism` and `drops` (frames, all wires); the kernel does not tell how late netem's frames leave."""
+        """`mechanism` and `drops` (frames of all wires, those that the profile has lost among them).
+
+        The kernel does not tell how late netem's frames leave.
+        """
         drops = sum(netem.drops for netem in self._namespace.netems().values())
         return {"mechanism": self.mechanism, "drops": drops}
 
@@ -117,8 +149,12 @@ class Netem:
 
 
 def _netem(wire: Wire) -> str:
-    delay = f"delay {round(wire.delay_s * 1e6)}us rate {8 * wire.bytes_per_s}bit limit {NETEM_LIMIT}"
-    return f"dev {wire.exit} root handle 1: netem {delay}"
+    """The parameters of `tc qdisc`; with a rate netem keeps frames in order whatever the jitter."""
+    carries = wire.carries
+    jitter = f" {round(carries.jitter_s * 1e6)}us" if carries.jitter_s else ""
+    loss = f" loss random {carries.loss_percent:.7f}%" if carries.loss_percent else ""
+    rate = f"rate {8 * carries.bytes_per_s}bit limit {NETEM_LIMIT}"
+    return f"dev {wire.exit} root handle 1: netem delay {round(carries.delay_s * 1e6)}us{jitter}{loss} {rate}"
 
 
 class DelayLine:
@@ -127,6 +163,7 @@ class DelayLine:
     mechanism = "delay-line"
 
     def __init__(self, pid: int, wires: Sequence[Wire]) -> None:
+        _refuse_impairments(wires)
         self._order = {wire.name: number for number, wire in enumerate(wires)}
         program = build()
         with netns.enter(pid):
@@ -134,18 +171,20 @@ class DelayLine:
                 [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
         for wire in wires:
-            delay_ns = round(wire.delay_s * 1e9)
-            self._tell(f"path {wire.entry} {wire.exit} {delay_ns} {wire.bytes_per_s}")
+            self._tell(f"path {wire.entry} {wire.exit} {_ns(wire.carries.delay_s)} {wire.carries.bytes_per_s}")
         self._tell("start")
         self.realtime = bool(self._answer()["realtime"])
 
     def set_rate(self, name: str, bytes_per_s: int) -> None:
         self._tell(f"rate {self._order[name]} {bytes_per_s}")
 
-    def found(self) -> dict[str, tuple[float, int]]:
+    def set_delay(self, name: str, delay_s: float) -> None:
+        self._tell(f"delay {self._order[name]} {_ns(delay_s)}")
+
+    def found(self) -> dict[str, Carries]:
         paths = self._ask()["paths"]
         return {
-            name: (paths[number]["delay_ns"] / 1e9, paths[number]["bytes_per_s"])
+            name: Carries(paths[number]["delay_ns"] / 1e9, paths[number]["bytes_per_s"])
             for name, number in self._order.items()
         }
 
@@ -200,6 +239,20 @@ class DelayLine:
             )
         said = self._process.stderr.read().decode(errors="replace").strip() if self._process.stderr else ""
         return NetworkError(said or f"the delay line is dead (exit status {code}); nothing crosses the WAN links")
+
+
+def _refuse_impairments(wires: Sequence[Wire]) -> None:
+    impaired = [wire.name for wire in wires if wire.carries.loss_percent or wire.carries.jitter_s]
+    if impaired:
+        more = f" and {len(impaired) - 1} more" if impaired[1:] else ""
+        raise InputError(
+            f"the profile asks for loss or jitter on {impaired[0]}{more}, which needs netem, and the delay line stands"
+            " in for it here; load the kernel's sch_netem, or set loss_percent and jitter_ms to 0"
+        )
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
 
 
 def build() -> Path:

@@ -18,6 +18,7 @@
  *   path IN OUT DELAY_NS BYTES_PER_S      add a path; paths are numbered from 0
  *   start                                 answers {"paths": N, "realtime": true|false}
  *   rate PATH BYTES_PER_S                 change a path's rate for the frames still to come
+ *   delay PATH DELAY_NS                   change a path's delay for the frames still to come; none overtakes another
  *   report                                answers one line of JSON (see report())
  * The process ends at the end of input, hence with its parent. Errors: one line on standard error, status 1.
  */
@@ -276,6 +277,8 @@ static bool obey(const char *line) {
     else if (sscanf(line, "rate %d %" SCNu64 " %c", &index, &bytes_per_s, &extra) == 2 && index >= 0 &&
              index < path_count && bytes_per_s)
         paths[index].bytes_per_s = bytes_per_s;
+    else if (sscanf(line, "delay %d %" SCNu64 " %c", &index, &delay_ns, &extra) == 2 && index >= 0 && index < path_count)
+        paths[index].delay_ns = delay_ns;
     else if (!strcmp(line, "report\n"))
         report();
     else if (!strcmp(line, "start\n"))

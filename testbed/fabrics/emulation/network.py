@@ -15,17 +15,17 @@ from typing import Any, Self, TypeVar
 from mininet.log import setLogLevel
 from mininet.net import Mininet
 
-from testbed.errors import NetworkError, TestbedError
-from testbed.fabrics.emulation import mnexec, sandbox
-from testbed.fabrics.emulation.delay import DelayStage
-from testbed.fabrics.emulation.links import Counter, Namespace, Shape
-from testbed.fabrics.emulation.topo import WIRES, Machine, PlanTopo, Wires, node_name, router_name
+from testbed.errors import InputError, NetworkError, TestbedError
+from testbed.fabrics.emulation import addresses, mnexec, sandbox
+from testbed.fabrics.emulation.delay import Carries, DelayStage
+from testbed.fabrics.emulation.links import MAX_GOODPUT_MBIT, Counter, Found, Namespace, Shape
+from testbed.fabrics.emulation.topo import WIRES, Machine, PlanTopo, Wires, cap_senders, senders
 from testbed.wan.plan import NetworkPlan, region_of
 
 T = TypeVar("T")
-LinkCounter = Counter
 TOOLS = Path("/run/testbed/bin")  # in the sandbox's own /run
-RATE_TOLERANCE, DELAY_TOLERANCE_S, BURST_TOLERANCE = 1e-4, 2e-6, 0.01
+RATE_TOLERANCE, DELAY_TOLERANCE_S, BURST_TOLERANCE, LOSS_TOLERANCE_PERCENT = 1e-4, 2e-6, 0.01, 1e-6
+MAX_DELAY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,6 @@ class Host:
     name: str  # "<region>/<role>"
     ip: str
     netns_pid: int
-
-
-@dataclass(frozen=True)
-class _Sender:
-    """The interface that sends into one directed link."""
-
-    node: str  # Mininet's name
-    interface: str
-    shape: Shape
 
 
 class EmulatedNetwork:
@@ -62,6 +53,8 @@ class EmulatedNetwork:
 
     Raises
     ------
+    InputError
+        The profile has a rate that cannot be shaped, or asks for loss or jitter where the kernel has no netem.
     NetworkError
         There is no sandbox around this process, or the network could not be built, or what the kernel says of a
         link is not what was asked: the message names the links.
@@ -71,12 +64,14 @@ class EmulatedNetwork:
         if not sandbox.inside():
             raise NetworkError("the network may only be built in a sandbox; start the process with sandbox.run")
         self.plan = replace(plan, profile=plan.profile.scaled(dilation))
+        _refuse_rates(self.plan)
         self.dilation = dilation
         self.delay_mechanism = mechanism or sandbox.delay_mechanism()
         # pyroute2's sockets belong to the thread that opens them, so one thread does all the netlink work.
         self._netlink = ThreadPoolExecutor(1, "netlink")
         self._namespaces: dict[str, Namespace] = {}
-        self._senders = _senders(self.plan)
+        self._delays_s = {f"{a}>{b}": link.delay_s for (a, b), link in self.plan.wan.items()}
+        self._senders, self._caps = senders(self.plan), cap_senders(self.plan)
         self._net: Mininet | None = None
         try:
             self._build()
@@ -99,7 +94,7 @@ class EmulatedNetwork:
         except Exception as error:  # Mininet's own are plain Exceptions, with what `ip` said
             raise NetworkError(f"Mininet cannot build the network: {error}") from error
         self.hosts = {name: Host(name, self._node(name).address, self._node(name).pid) for name in self.plan.hosts}
-        for node in {sender.node for sender in self._senders.values()}:
+        for node in {sender.node for sender in (*self._senders.values(), *self._caps.values())}:
             self._namespaces[node] = self._do(partial(Namespace, net[node].pid))
 
     def __enter__(self) -> Self:
@@ -140,6 +135,11 @@ class EmulatedNetwork:
 
         Keys are those of `record.events.LinkBytes`: "us-west-1>us-east-1", "us-west-1/w0>us-west-1" (up) and
         "us-west-1>us-west-1/w0" (down).
+
+        Raises
+        ------
+        NetworkError
+            What counts on a link is gone; the message names the link.
         """
         return self._do(self._counters)
 
@@ -149,14 +149,36 @@ class EmulatedNetwork:
         Raises
         ------
         NetworkError
-            There is no such link, or the rate is not above zero.
+            There is no such link, or the rate is not above zero or more than can be shaped.
         """
+        name = self._wan_name(src_region, dst_region)
+        if not 0 < goodput_mbit <= MAX_GOODPUT_MBIT * self.dilation:
+            limit = f"it must be above 0 and at most {MAX_GOODPUT_MBIT * self.dilation:.0f}"
+            raise NetworkError(f"{name}: a rate of {goodput_mbit:g} Mbit/s; {limit}")
+        self._do(lambda: self._set_rate(name, goodput_mbit / self.dilation))
+
+    def set_delay(self, src_region: str, dst_region: str, delay_s: float) -> None:
+        """Change the one-way delay of a WAN link's direction on running traffic (before dilation).
+
+        The hosts' windows and the link's queue stay as the profile's round trip made them.
+
+        Raises
+        ------
+        NetworkError
+            There is no such link, or the delay is negative or above a minute.
+        """
+        name = self._wan_name(src_region, dst_region)
+        if not 0 <= delay_s <= MAX_DELAY_S:
+            raise NetworkError(f"{name}: a delay of {delay_s:g} s; it must be between 0 and {MAX_DELAY_S:g}")
+        self._delays_s[name] = delay_s * self.dilation
+        if stage := self._stage:
+            self._do(lambda: stage.set_delay(name, self._delays_s[name]))
+
+    def _wan_name(self, src_region: str, dst_region: str) -> str:
         name = f"{src_region}>{dst_region}"
         if (src_region, dst_region) not in self.plan.wan:
             raise NetworkError(f"no WAN link {name} in this network")
-        if not 0 < goodput_mbit < float("inf"):
-            raise NetworkError(f"{name}: a rate of {goodput_mbit:g} Mbit/s; it must be above 0")
-        self._do(lambda: self._set_rate(name, goodput_mbit / self.dilation))
+        return name
 
     def delay_report(self) -> dict[str, Any]:
         """How the delay stage has done so far: `mechanism`, `drops`; of the delay line also lateness in ms."""
@@ -173,19 +195,20 @@ class EmulatedNetwork:
 
     def _counters(self) -> dict[str, Counter]:
         found = {node: namespace.counters() for node, namespace in self._namespaces.items()}
+        gone = [name for name, sender in self._senders.items() if sender.interface not in found[sender.node]]
+        if gone:
+            raise NetworkError(f"{gone[0]} is not shaped any more, so its bytes are not counted; something changed it")
         return {name: found[sender.node][sender.interface] for name, sender in self._senders.items()}
 
     def _faults(self) -> list[str]:
         faults = []
         found = {node: namespace.shapes() for node, namespace in self._namespaces.items()}
-        for name, sender in self._senders.items():
+        for name, sender in (self._senders | self._caps).items():
             interface = found[sender.node].get(sender.interface)
             if interface is None:
                 faults.append(f"{name} is not shaped")
-            elif problem := _difference(sender.shape, interface.shape):
+            elif problem := _difference(sender.shape, interface):
                 faults.append(f"{name} {problem}")
-            elif interface.direct_packets:
-                faults.append(f"{name} let {interface.direct_packets} packets pass unshaped")
         return faults + self._delay_faults()
 
     def _delay_faults(self) -> list[str]:
@@ -194,12 +217,11 @@ class EmulatedNetwork:
         for (a, b), link in self.plan.wan.items():
             name = f"{a}>{b}"
             rate = self._senders[name].shape.wire_bytes_per_s
+            asked = replace(Carries.of(link), delay_s=self._delays_s[name], bytes_per_s=rate)
             if name not in found:
                 faults.append(f"{name} is not delayed")
-            elif abs(found[name][0] - link.delay_s) > DELAY_TOLERANCE_S:
-                faults.append(f"{name} is delayed by {found[name][0] * 1e3:g} ms, not {link.delay_s * 1e3:g}")
-            elif abs(found[name][1] - rate) > RATE_TOLERANCE * rate + 1:
-                faults.append(f"{name} is carried at {found[name][1]} bytes/s, not {rate}")
+            elif problem := _misdone(asked, found[name]):
+                faults.append(f"{name} {problem}")
         return faults
 
     @property
@@ -209,34 +231,54 @@ class EmulatedNetwork:
 
     def _node(self, host: str) -> Machine:
         assert self._net
-        return self._net[node_name(self.plan.regions.index(region_of(host)), host)]
+        return self._net[addresses.node_name(self.plan.regions.index(region_of(host)), host)]
 
     def _do(self, work: Callable[[], T]) -> T:
         return self._netlink.submit(work).result()
 
 
-def _senders(plan: NetworkPlan) -> dict[str, _Sender]:
-    """Every directed link of the plan with the interface that sends into it."""
-    lan = Shape.of_lan(plan.profile.lan)
-    found = {}
-    for i, region in enumerate(plan.regions):
-        for k, host in enumerate(plan.hosts_of(region)):
-            found[f"{host}>{region}"] = _Sender(node_name(i, host), "eth0", lan)
-            found[f"{region}>{host}"] = _Sender(router_name(i), f"lan{k}", lan)
-        for j, other in enumerate(plan.regions):
-            if other != region:
-                shape = Shape.of_wan(plan.wan[region, other])
-                found[f"{region}>{other}"] = _Sender(router_name(i), f"wan{j}", shape)
-    return found
+def _refuse_rates(plan: NetworkPlan) -> None:
+    """Raise InputError for a rate beyond what can be set and read back: no link is left unshaped in silence."""
+    rates = {f"{a}>{b}": link.goodput_mbit for (a, b), link in plan.wan.items()}
+    rates |= {"the LAN": plan.profile.lan.goodput_mbit}
+    for region, cap in plan.profile.caps.items():
+        rates |= {f"the cap of {region}": max(cap.egress_mbit or 0.0, cap.ingress_mbit or 0.0)}
+    beyond = [f"{name} {rate:g}" for name, rate in rates.items() if rate > MAX_GOODPUT_MBIT]
+    if beyond:
+        raise InputError(
+            f"profile {plan.profile.name}: at most {MAX_GOODPUT_MBIT:.0f} Mbit/s can be shaped here, but"
+            f" {', '.join(beyond[:3])}; lower it, or slow the network down (time dilation)"
+        )
 
 
-def _difference(asked: Shape, found: Shape) -> str:
+def _difference(asked: Shape, found: Found) -> str:
     """In words how an interface's shape differs from what was asked; "" when it does not."""
     rate, other = asked.wire_bytes_per_s, found.wire_bytes_per_s
     if abs(rate - other) > RATE_TOLERANCE * rate + 1:
         return f"is shaped to {other} bytes/s on the wire, not {rate}"
     if abs(asked.burst_bytes - found.burst_bytes) > BURST_TOLERANCE * asked.burst_bytes + 64:
         return f"has a burst of {found.burst_bytes} bytes, not {asked.burst_bytes}"
-    if asked.queue_bytes != found.queue_bytes:
-        return f"has a queue of {found.queue_bytes} bytes, not {asked.queue_bytes}"
+    if asked.fifos != found.fifos:
+        return f"has queues of {_numbers(found.fifos)} bytes, not {_numbers(asked.fifos)}"
+    if asked.filters != found.filters:
+        return f"sorts packets with {_numbers(found.filters)} filters, not {_numbers(asked.filters)}"
+    if found.direct_packets:
+        return f"let {found.direct_packets} packets pass unshaped"
     return ""
+
+
+def _misdone(asked: Carries, found: Carries) -> str:
+    """In words how a wire carries otherwise than asked; "" when it does not."""
+    if abs(found.delay_s - asked.delay_s) > DELAY_TOLERANCE_S:
+        return f"is delayed by {found.delay_s * 1e3:g} ms, not {asked.delay_s * 1e3:g}"
+    if abs(found.bytes_per_s - asked.bytes_per_s) > RATE_TOLERANCE * asked.bytes_per_s + 1:
+        return f"is carried at {found.bytes_per_s} bytes/s, not {asked.bytes_per_s}"
+    if abs(found.loss_percent - asked.loss_percent) > LOSS_TOLERANCE_PERCENT:
+        return f"loses {found.loss_percent:g} % of its packets, not {asked.loss_percent:g}"
+    if abs(found.jitter_s - asked.jitter_s) > DELAY_TOLERANCE_S:
+        return f"has a jitter of {found.jitter_s * 1e3:g} ms, not {asked.jitter_s * 1e3:g}"
+    return ""
+
+
+def _numbers(by_class: dict[int, int]) -> str:
+    return " + ".join(str(by_class[handle]) for handle in sorted(by_class)) or "no"

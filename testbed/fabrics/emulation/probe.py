@@ -16,8 +16,10 @@ TRIALS = {
     "htb": [
         "tc qdisc add dev testbed0 root handle 1: htb default 1",
         "tc class add dev testbed0 parent 1: classid 1:1 htb rate 1mbit",
-        "tc qdisc add dev testbed0 parent 1:1 handle 10: bfifo limit 100000",
+        "tc class add dev testbed0 parent 1:1 classid 1:10 htb rate 8kbit ceil 2mbit prio 1",
+        "tc qdisc add dev testbed0 parent 1:10 handle 10: bfifo limit 100000",
     ],
+    "u32": ["tc filter add dev testbed0 parent 1: protocol ip prio 1 u32 match ip protocol 6 0xff flowid 1:10"],
     "netem": [
         "tc qdisc add dev testbed1 root handle 1: netem delay 1ms rate 1mbit limit 1000",
         "tc qdisc add dev testbed1 handle ffff: ingress",

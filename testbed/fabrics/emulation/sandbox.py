@@ -81,7 +81,7 @@ def available() -> str | None:
         found = features()
     except NetworkError as error:
         return str(error)
-    for name, module in (("veth", "veth"), ("htb", "sch_htb")):
+    for name, module in (("veth", "veth"), ("htb", "sch_htb"), ("u32", "cls_u32")):
         if not found[name]:
             return f"the kernel has no {name}; load the module {module} or use a kernel that has it"
     if not found["netem"] and not shutil.which("cc"):
@@ -96,7 +96,7 @@ def delay_mechanism() -> str:
 
 @cache
 def features() -> dict[str, bool]:
-    """What the kernel offers in a sandbox: "veth", "htb" (with bfifo), "netem" (with ingress redirection).
+    """What the kernel offers in a sandbox: "veth", "htb" (with bfifo), "u32", "netem" (with ingress redirection).
 
     Raises
     ------

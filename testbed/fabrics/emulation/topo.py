@@ -4,6 +4,11 @@
                           | wires  |
     host --LAN-- router --+        +-- router --LAN-- host
 
+What all WAN links of a region may carry together (`Profile.caps`) is shaped between the router and a border node
+of the region's own, on which its WAN links then hang:
+
+    host --LAN-- router --cap-- border -- wires
+
 Mininet's division of labour is kept (nodes execute, interfaces configure, links connect), but each node sets up
 all its interfaces in one `ip -batch` and one `tc -batch`: a shell round trip for each would take minutes of a
 large network. There are no bridges, no ARP and no IPv6; routes and neighbours are written down.
@@ -14,6 +19,7 @@ large network. There are no bridges, no ARP and no IPv6; routes and neighbours a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,12 +29,57 @@ from mininet.node import Node
 from mininet.topo import Topo
 
 from testbed.errors import NetworkError
-from testbed.fabrics.emulation import delay, links, netns, sandbox
+from testbed.fabrics.emulation import addresses, delay, links, netns, sandbox
 from testbed.fabrics.emulation.links import Shape
-from testbed.wan.plan import NetworkPlan, region_of
+from testbed.wan.plan import NetworkPlan
+from testbed.wan.profile import Cap
 
 WIRES = "wires"  # name of the node in which all WAN links meet
-MAX_REGIONS, MAX_HOSTS = 200, 250  # what the address plan holds: regions, hosts in one region
+
+
+@dataclass(frozen=True)
+class Sender:
+    """The interface that sends into one direction of a link."""
+
+    node: str  # Mininet's name
+    interface: str
+    shape: Shape
+
+
+def senders(plan: NetworkPlan) -> dict[str, Sender]:
+    """Every directed link of the plan, by its name in the record, with the interface that sends into it."""
+    lan = Shape.of_lan(plan.profile.lan)
+    found = {}
+    for i, region in enumerate(plan.regions):
+        for k, host in enumerate(plan.hosts_of(region)):
+            found[f"{host}>{region}"] = Sender(addresses.node_name(i, host), "eth0", lan)
+            found[f"{region}>{host}"] = Sender(addresses.router_name(i), f"lan{k}", lan)
+        for j, other in _others(plan, i):
+            shape = Shape.of_wan(plan.wan[region, other])
+            found[f"{region}>{other}"] = Sender(addresses.border_name(plan, i), f"wan{j}", shape)
+    return found
+
+
+def cap_senders(plan: NetworkPlan) -> dict[str, Sender]:
+    """For every cap, "<region> egress" or "<region> ingress", the interface that all its traffic passes."""
+    found = {}
+    for i, region in enumerate(plan.regions):
+        cap = plan.profile.caps.get(region, Cap())
+        others = [(addresses.region_network(j), other) for j, other in _others(plan, i)]
+        if cap.egress_mbit is not None:
+            shared = [(plan.wan[region, other], f"dst {network}") for network, other in others]
+            router = addresses.router_name(i)
+            found[f"{region} egress"] = Sender(router, "border", Shape.of_cap(cap.egress_mbit, shared))
+        if cap.ingress_mbit is not None:
+            shared = [(plan.wan[other, region], f"src {network}") for network, other in others]
+            border = addresses.border_name(plan, i)
+            found[f"{region} ingress"] = Sender(border, "router", Shape.of_cap(cap.ingress_mbit, shared))
+    return found
+
+
+def _others(plan: NetworkPlan, i: int) -> list[tuple[int, str]]:
+    """Number and name of the regions that are not region i."""
+    return [(j, other) for j, other in enumerate(plan.regions) if j != i]
 
 
 class Machine(Node):
@@ -117,12 +168,7 @@ class Cable(Link):
 
 
 class PlanTopo(Topo):
-    """The network of a `NetworkPlan`.
-
-    Addresses: host k of region i is 10.(i+1).k.2 in a /30 with its router; the WAN link of regions i < j is a /30 in
-    172.16.0.0/12. Interfaces: a host has "eth0"; a router "lan0", "lan1", ... and "wan<j>" towards region j; the
-    wires have "w<i>-<j>" where router i's "wan<j>" ends.
-    """
+    """The network of a `NetworkPlan`; `addresses` tells what everything in it is called."""
 
     plan: NetworkPlan
 
@@ -135,9 +181,14 @@ class PlanTopo(Topo):
             The plan is larger than the address plan.
         """
         self.plan = plan
+        self._shapes: dict[str, dict[str, Shape]] = {}
+        for sender in (senders(plan) | cap_senders(plan)).values():
+            self._shapes.setdefault(sender.node, {})[sender.interface] = sender.shape
         largest = max((len(plan.hosts_of(region)) for region in plan.regions), default=0)
-        if len(plan.regions) > MAX_REGIONS or largest > MAX_HOSTS:
-            raise NetworkError(f"at most {MAX_REGIONS} regions of {MAX_HOSTS} hosts each can be emulated")
+        if len(plan.regions) > addresses.MAX_REGIONS or largest > addresses.MAX_HOSTS:
+            raise NetworkError(
+                f"at most {addresses.MAX_REGIONS} regions of {addresses.MAX_HOSTS} hosts each can be emulated"
+            )
         self.addHost(
             WIRES,
             cls=Wires,
@@ -150,70 +201,41 @@ class PlanTopo(Topo):
             self._add_region(i, region)
 
     def _add_region(self, i: int, region: str) -> None:
-        plan, lan = self.plan, Shape.of_lan(self.plan.profile.lan)
-        hosts, others = plan.hosts_of(region), [j for j in range(len(plan.regions)) if j != i]
-        shapes = {f"lan{k}": lan for k in range(len(hosts))}
-        shapes |= {f"wan{j}": Shape.of_wan(plan.wan[region, plan.regions[j]]) for j in others}
-        self.addHost(
-            router_name(i),
-            cls=Machine,
-            shapes=shapes,
-            sysctls=_ROUTER,
-            ip_commands=_router_commands(i, len(hosts), others),
-        )
+        plan, router, border = self.plan, addresses.router_name(i), addresses.border_name(self.plan, i)
+        hosts, others = plan.hosts_of(region), [j for j, _ in _others(plan, i)]
+        inside, outside = addresses.lan_commands(i, len(hosts)), addresses.wan_commands(i, others)
+        if border == router:
+            self._add_machine(router, [*inside, *outside], _ROUTER)
+        else:
+            self._add_machine(router, [*inside, *addresses.to_border_commands(i, others)], _ROUTER)
+            self._add_machine(border, [*addresses.to_router_commands(i), *outside], _ROUTER)
+            self._add_cable((router, "border", addresses.inner_mac(i)), (border, "router", addresses.outer_mac(i)))
         for k, host in enumerate(hosts):
-            name = node_name(i, host)
-            self.addHost(
-                name,
-                cls=Machine,
-                address=f"10.{i + 1}.{k}.2",
-                shapes={"eth0": lan},
-                sysctls=_endpoint_sysctls(plan),
-                ip_commands=_host_commands(plan, i, k),
-            )
-            self.addLink(
-                name,
-                router_name(i),
-                cls=Cable,
-                intfName1="eth0",
-                intfName2=f"lan{k}",
-                addr1=_mac(i, k, 2),
-                addr2=_mac(i, k, 1),
-            )
+            name = addresses.node_name(i, host)
+            commands = addresses.host_commands(plan, i, k)
+            self._add_machine(name, commands, _endpoint_sysctls(plan), address=addresses.host_address(i, k))
+            self._add_cable((name, "eth0", addresses.mac(i, k, 2)), (router, f"lan{k}", addresses.mac(i, k, 1)))
         for j in others:
-            self.addLink(
-                router_name(i),
-                WIRES,
-                cls=Cable,
-                intfName1=f"wan{j}",
-                intfName2=f"w{i}-{j}",
-                addr1=_wan_mac(i, j),
-                addr2=_wire_mac(i, j),
+            self._add_cable(
+                (border, f"wan{j}", addresses.wan_mac(i, j)), (WIRES, f"w{i}-{j}", addresses.wire_mac(i, j))
             )
+
+    def _add_machine(self, name: str, commands: Sequence[str], sysctls: Mapping[str, str], address: str = "") -> None:
+        shapes = self._shapes.get(name, {})
+        self.addHost(name, cls=Machine, ip_commands=commands, shapes=shapes, sysctls=sysctls, address=address)
+
+    def _add_cable(self, one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+        """Join two ends, each a node, its interface and that one's MAC address."""
+        names = {"intfName1": one[1], "intfName2": other[1], "addr1": one[2], "addr2": other[2]}
+        self.addLink(one[0], other[0], cls=Cable, **names)
 
     @cached_property
     def _wires(self) -> list[delay.Wire]:
         number = {region: i for i, region in enumerate(self.plan.regions)}
         return [
-            delay.Wire(
-                f"{a}>{b}",
-                f"w{number[a]}-{number[b]}",
-                f"w{number[b]}-{number[a]}",
-                link.delay_s,
-                links.wire_bytes_per_s(link.goodput_mbit),
-            )
+            delay.Wire(f"{a}>{b}", f"w{number[a]}-{number[b]}", f"w{number[b]}-{number[a]}", delay.Carries.of(link))
             for (a, b), link in self.plan.wan.items()
         ]
-
-
-def router_name(region_index: int) -> str:
-    """Mininet's name of a region's router."""
-    return f"r{region_index}"
-
-
-def node_name(region_index: int, host: str) -> str:
-    """Mininet's name of a host: "r0w3" is worker 3 of the first region."""
-    return f"r{region_index}{host.removeprefix(region_of(host) + '/')}"
 
 
 # No neighbour discovery, no router solicitation: nothing but the experiment's packets is counted.
@@ -228,7 +250,7 @@ def _endpoint_sysctls(plan: NetworkPlan) -> dict[str, str]:
     buffer = 4 * max(window, links.LAN_WINDOW_BYTES)
     return {
         **_SILENT,
-        # The receive window is the route's (see _host_commands) from the start; grown by the kernel's
+        # The receive window is the route's (see addresses.host_commands) from the start; grown by the kernel's
         # moderation it would forget that bound.
         "net.ipv4.tcp_moderate_rcvbuf": "0",
         "net.ipv4.tcp_rmem": f"4096 {buffer} {buffer}",
@@ -244,61 +266,3 @@ def _endpoint_sysctls(plan: NetworkPlan) -> dict[str, str]:
         # which is 100 ms of a slow link, sent and received as one.
         "net.ipv4.tcp_tso_rtt_log": "0",
     }
-
-
-def _host_commands(plan: NetworkPlan, i: int, k: int) -> list[str]:
-    """Addresses and routes; a route bounds the receive window of the connections that take it.
-
-    The bound is what the link from there and its queue hold. A connection alone on a link then never overflows
-    the queue: the link is full, and no message waits for a loss to be repaired, an accident that would come at
-    another step in every run. Where several connections share a link they overflow it as anywhere.
-    """
-    gateway = f"via 10.{i + 1}.{k}.1"
-    lines = [
-        f"addr add 10.{i + 1}.{k}.2/30 dev eth0",
-        "link set eth0 up",
-        f"neigh replace 10.{i + 1}.{k}.1 lladdr {_mac(i, k, 1)} dev eth0 nud permanent",
-        f"route add 10.{i + 1}.0.0/16 {gateway} window {links.LAN_WINDOW_BYTES}",
-    ]
-    for j, other in enumerate(plan.regions):
-        if j != i:
-            window = links.wan_window_bytes(plan.wan[other, plan.regions[i]])
-            lines.append(f"route add 10.{j + 1}.0.0/16 {gateway} window {window}")
-    return lines
-
-
-def _router_commands(i: int, hosts: int, others: Sequence[int]) -> list[str]:
-    lines = []
-    for k in range(hosts):
-        lines += [
-            f"addr add 10.{i + 1}.{k}.1/30 dev lan{k}",
-            f"link set lan{k} up",
-            f"neigh replace 10.{i + 1}.{k}.2 lladdr {_mac(i, k, 2)} dev lan{k} nud permanent",
-        ]
-    for j in others:
-        lines += [
-            f"addr add {_wan_address(i, j)}/30 dev wan{j}",
-            f"link set wan{j} up",
-            f"neigh replace {_wan_address(j, i)} lladdr {_wan_mac(j, i)} dev wan{j} nud permanent",
-            f"route add 10.{j + 1}.0.0/16 via {_wan_address(j, i)}",
-        ]
-    return lines
-
-
-def _wan_address(i: int, j: int) -> str:
-    """Router i's address on its link with router j."""
-    low, high = min(i, j), max(i, j)
-    offset = 4 * (low * MAX_REGIONS + high) + (1 if i < j else 2)
-    return f"172.{16 + (offset >> 16)}.{offset >> 8 & 255}.{offset & 255}"
-
-
-def _mac(i: int, k: int, side: int) -> str:
-    return f"02:00:00:{i:02x}:{k:02x}:{side:02x}"
-
-
-def _wan_mac(i: int, j: int) -> str:
-    return f"02:00:01:{i:02x}:{j:02x}:00"
-
-
-def _wire_mac(i: int, j: int) -> str:
-    return f"02:00:02:{i:02x}:{j:02x}:00"

@@ -18,15 +18,16 @@ from testbed.assembly import Assembly, threads
 from testbed.compute import compute_model
 from testbed.errors import RoleDied, RunError, TestbedError
 from testbed.experiment import Experiment
-from testbed.fabrics.base import Fabric, SavedStates
+from testbed.fabrics.base import Fabric, SavedStates, TraceEnded
 from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.fabrics.mininet.actor import Place, RoleActor
-from testbed.fabrics.mininet.replay import TracePlayer
+from testbed.fabrics.mininet.replay import Lateness, TracePlayer
 from testbed.fabrics.mininet.wire import Endpoint
 from testbed.record import lines
 from testbed.record.events import LinkBytes
 from testbed.systems import System
 from testbed.wan.plan import Roles, kind_of
+from testbed.wan.trace import Change
 
 FIRST_PORT = 5500
 LEAD_S = 0.2  # actors are told this long before a segment when it starts
@@ -63,6 +64,8 @@ class MininetFabric(Fabric):
         self._roles = self._experiment.roles
         self._system: System
         self._clock_s = 0.0
+        self._trace, self._lateness = self._experiment.trace, Lateness()
+        self._device = device
         self._pids: list[int] = []
         self._actors: dict[str, Any] = {}  # Ray's actor handles, whose methods no type checker knows
         self._network: EmulatedNetwork | None = None
@@ -70,12 +73,21 @@ class MininetFabric(Fabric):
             self._network = network = EmulatedNetwork(self._experiment.plan, self.dilation)
             self._gate_report = gate(network) if gate is not None else {"skipped": True}
             _start_ray(scratch)
-            self._actors = _start_actors(self._experiment, device, network, self.dilation)
-            self._pids = self._all("ready")
-            self._all("connect")
+            self._start_roles(network)
         except BaseException:
             self.close()
             raise
+
+    def _start_roles(self, network: EmulatedNetwork) -> None:
+        self._actors = _start_actors(self._experiment, self._device, network, self.dilation)
+        self._pids = self._all("ready")
+        self._all("connect")
+
+    def _stop_roles(self) -> None:
+        for actor in self._actors.values():
+            ray.kill(actor)
+        _await_end(self._pids)  # so that nobody records any more
+        self._actors, self._pids = {}, []
 
     def describe(self) -> dict[str, Any]:
         assert self._network is not None
@@ -86,21 +98,31 @@ class MininetFabric(Fabric):
         }
 
     def delay_report(self) -> dict[str, Any]:
-        """How the delay stage has done so far (`emulation.delay`)."""
+        """How the delay stage (`emulation.delay`) and the trace's player (`Lateness`) have done so far."""
         assert self._network is not None
-        return self._network.delay_report()
+        return {**self._network.delay_report(), **self._lateness.report()}
 
     def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
+        assert self._network is not None
+        if not self._actors:  # stopped where the trace ended, with messages under way
+            self._start_roles(self._network)
         self._system = self._assembly.system(system, seed)
         self._clock_s = clock_s
+        self._trace_done_s = clock_s if clock_s > 0 else -1.0  # a change at 0 is the first segment's to record
+        self._undo_trace()
         self._events = lines.Follower(records / lines.FILE_NAME)
         self._all("begin", system, seed, str(checkpoint) if checkpoint else None, str(records))
 
     def segment(self, stop_at: int) -> float:
         start_s = monotonic() + LEAD_S
         meter = _Meter(self, start_s, self._clock_s)
-        with self._replaying(start_s):
-            clocks = self._play(stop_at, start_s, meter)
+        try:
+            with self._replaying(start_s):
+                clocks = self._play(stop_at, start_s, meter)
+        except TraceEnded as end:
+            self._stop_roles()
+            meter.close(end.clock_s)
+            raise
         self._clock_s = max(clocks)
         meter.close(self._clock_s)
         return self._clock_s
@@ -108,16 +130,30 @@ class MininetFabric(Fabric):
     @contextmanager
     def _replaying(self, start_s: float) -> Iterator[None]:
         """Let the WAN follow the experiment's trace, if it has one, from `start_s` on the monotonic clock."""
-        trace, network = self._experiment.trace, self._network
-        if trace is None or network is None:
+        if self._trace is None:
             yield
             return
-        player = TracePlayer(trace, network.set_rate, self._clock_s, start_s, self.dilation)
+        player = TracePlayer(self._trace, self._change, self._trace_done_s, self._clock_s, start_s, self.dilation)
         try:
             yield
         finally:
-            for change in player.stop():
+            made = player.stop()
+            self._trace_done_s = player.done_s
+            for change in made:
                 self.record(change)
+                self._lateness.add(change)
+
+    def _undo_trace(self) -> None:
+        """Put back what the run before has left changed."""
+        for pair in dict.fromkeys(change.pair for change in self._trace.changes) if self._trace else ():
+            link = self._experiment.plan.profile.link(*pair)
+            self._change(Change(0.0, *pair, link.goodput_mbit, link.rtt_ms))
+
+    def _change(self, change: Change) -> None:
+        assert self._network is not None
+        self._network.set_rate(change.src, change.dst, change.goodput_mbit)
+        if change.delay_s is not None:
+            self._network.set_delay(change.src, change.dst, change.delay_s)
 
     def _play(self, stop_at: int, start_s: float, meter: _Meter) -> list[float]:
         pending = {actor.segment.remote(stop_at, start_s, self._clock_s): role for role, actor in self._actors.items()}
@@ -130,6 +166,8 @@ class MininetFabric(Fabric):
             for event in self._events.new():
                 if event.node:  # the others are this process's own
                     self.observe(event)
+            if pending and meter.now_s >= meter.end_s:
+                raise TraceEnded(meter.end_s)
         return clocks
 
     def save(self, folder: Path) -> None:
@@ -153,10 +191,7 @@ class MininetFabric(Fabric):
         return answers
 
     def close(self) -> None:
-        for actor in self._actors.values():
-            ray.kill(actor)
-        _await_end(self._pids)  # so that nobody records any more
-        self._actors, self._pids = {}, []
+        self._stop_roles()
         if ray.is_initialized():
             ray.shutdown()
         if self._network is not None:
@@ -170,25 +205,29 @@ class MininetFabric(Fabric):
 
 
 class _Meter:
-    """Records the links' bytes once an interval of the run's clock while a segment plays."""
+    """Records the links' bytes once an interval of the run's clock while a segment plays, until its trace ends."""
 
     def __init__(self, fabric: MininetFabric, start_s: float, clock_s: float) -> None:
         self._fabric = fabric
+        trace = fabric._trace
+        self.end_s = math.inf if trace is None or trace.end_s is None else trace.end_s
         self._start_s = start_s
         self._first_s = self._since_s = clock_s
         self._interval_s = fabric._experiment.run.link_interval_s
         self._next_s = (math.floor(clock_s / self._interval_s) + 1) * self._interval_s
         self._before = fabric.sent_bytes()
 
-    def _now(self) -> float:
+    @property
+    def now_s(self) -> float:
+        """What the run's clock shows."""
         return self._first_s + (monotonic() - self._start_s) / self._fabric.dilation
 
     def until_next_s(self) -> float:
-        """Real seconds until the next sample is due."""
-        return min(max((self._next_s - self._now()) * self._fabric.dilation, 0.0), 1.0)
+        """Real seconds until the next sample is due, or the trace ends."""
+        return min(max((min(self._next_s, self.end_s) - self.now_s) * self._fabric.dilation, 0.0), 1.0)
 
     def sample_when_due(self) -> None:
-        now_s = self._now()
+        now_s = self.now_s
         if now_s >= self._next_s:
             self._sample(now_s)
             self._next_s = (math.floor(now_s / self._interval_s) + 1) * self._interval_s

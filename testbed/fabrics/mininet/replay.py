@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import takewhile
 from threading import Event as Flag
 from threading import Thread
 from time import monotonic
+from typing import Any
 
+from testbed.fabrics.base import TRACE_LATE_S
 from testbed.record.events import Capacity
-from testbed.wan.trace import Trace
+from testbed.wan.trace import Change, Trace
 
 
 class TracePlayer:
     """Applies a trace in a thread of its own until it is stopped.
 
+    What is due when the run's clock starts is in force when this returns. `done_s` is the last change's own time.
+
     Parameters
     ----------
-    set_rate : changes one WAN link: source region, destination region, goodput in Mbit/s before dilation
+    apply : makes a change of one WAN link (figures before dilation)
+    done_s : the changes up to this time on the run's clock have been made, and are made again without being told
     clock_s : what the run's clock shows at `start_s` on the monotonic clock
     dilation : real seconds per second of the run's clock
     """
@@ -24,41 +30,50 @@ class TracePlayer:
     def __init__(
         self,
         trace: Trace,
-        set_rate: Callable[[str, str, float], None],
+        apply: Callable[[Change], None],
+        done_s: float,
         clock_s: float,
         start_s: float,
         dilation: float,
     ) -> None:
-        self._trace, self._set_rate = trace, set_rate
+        self.done_s, self._apply = done_s, apply
         self._clock_s, self._start_s, self._dilation = clock_s, start_s, dilation
         self._applied: list[Capacity] = []
         self._failure: BaseException | None = None
         self._stop = Flag()
-        for (src, dst), goodput_mbit in trace.at(clock_s).items():
-            set_rate(src, dst, goodput_mbit)
-        self._thread = Thread(target=self._run, name="trace", daemon=True)
+        for change in trace.at(done_s).values():
+            apply(change)
+        for change in takewhile(lambda change: change.time_s <= clock_s, trace.after(done_s)):
+            self._make(change)
+        following = trace.after(max(done_s, clock_s))
+        self._thread = Thread(target=self._run, args=(following,), name="trace", daemon=True)
         self._thread.start()
 
     def _now(self) -> float:
-        return self._clock_s + (monotonic() - self._start_s) / self._dilation
+        return max(self._clock_s, self._clock_s + (monotonic() - self._start_s) / self._dilation)
 
-    def _run(self) -> None:
+    def _run(self, changes: Iterator[Change]) -> None:
         try:
-            for change in self._trace.after(self._clock_s):
-                if self._stop.wait(max(change.time_s - self._now(), 0.0) * self._dilation):
+            for change in changes:
+                due_s = self._start_s + (change.time_s - self._clock_s) * self._dilation
+                if self._stop.wait(max(due_s - monotonic(), 0.0)):
                     return
-                self._set_rate(change.src, change.dst, change.goodput_mbit)
-                now_s = self._now()
-                self._applied.append(
-                    Capacity(
-                        time_s=now_s,
-                        link=f"{change.src}>{change.dst}",
-                        goodput_mbit=change.goodput_mbit,
-                        late_s=now_s - change.time_s,
-                    )
-                )
+                self._make(change)
         except BaseException as error:  # told to the run when it stops the player
             self._failure = error
+
+    def _make(self, change: Change) -> None:
+        self._apply(change)
+        self.done_s, now_s = change.time_s, self._now()
+        self._applied.append(
+            Capacity(
+                time_s=now_s,
+                link=change.link,
+                goodput_mbit=change.goodput_mbit,
+                rtt_ms=change.rtt_ms,
+                late_s=now_s - change.time_s,
+            )
+        )
 
     def stop(self) -> list[Capacity]:
         """End the replay and return the changes made; raises what made it fail."""
@@ -67,3 +82,26 @@ class TracePlayer:
         if self._failure is not None:
             raise self._failure
         return self._applied
+
+
+class Lateness:
+    """How late the changes of a run's traces came, on the run's clock."""
+
+    def __init__(self) -> None:
+        self._changes = self._late = 0
+        self._max_s = 0.0
+
+    def add(self, made: Capacity) -> None:
+        self._changes += 1
+        self._late += made.late_s > TRACE_LATE_S
+        self._max_s = max(self._max_s, made.late_s)
+
+    def report(self) -> dict[str, Any]:
+        """`trace_changes`, of them `trace_late` by more than `TRACE_LATE_S`, `trace_late_max_ms`; empty without any."""
+        if not self._changes:
+            return {}
+        return {
+            "trace_changes": self._changes,
+            "trace_late": self._late,
+            "trace_late_max_ms": round(1e3 * self._max_s, 3),
+        }

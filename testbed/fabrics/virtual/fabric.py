@@ -13,15 +13,17 @@ from typing import Any, ParamSpec, TypeVar
 
 from testbed.compute import ComputeModel
 from testbed.errors import RoleDied, RunError, TestbedError
-from testbed.fabrics.base import Fabric, Record, state_path
+from testbed.fabrics.base import Fabric, Record, TraceEnded, state_path
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.network import Connection, Network
+from testbed.fabrics.virtual.replay import Replay
 from testbed.message import Message
-from testbed.record.events import Capacity, Event, LinkBytes
+from testbed.record.events import Event, LinkBytes
 from testbed.systems import System
 from testbed.systems import state as state_file
 from testbed.systems.node import Node, Work
 from testbed.wan.plan import NetworkPlan, Roles
+from testbed.wan.tcp import Tcp
 from testbed.wan.trace import Trace
 
 T = TypeVar("T")
@@ -77,7 +79,8 @@ class VirtualFabric(Fabric):
     compute : what a computation is charged
     make_system : builds a system by name and seed
     link_interval_s : bytes per link are recorded this often
-    trace : how the WAN's capacity changes over the run
+    trace : how the WAN's links change over the run
+    tcp : what TCP costs; None for nothing
     """
 
     name = "virtual"
@@ -89,13 +92,14 @@ class VirtualFabric(Fabric):
         make_system: Callable[[str, int], System],
         link_interval_s: float = 1.0,
         trace: Trace | None = None,
+        tcp: Tcp | None = None,
     ) -> None:
         self.record = self.observe = lambda event: None
         self.messages = 0  # sent in all segments so far
         self._plan, self._compute = plan, compute
         self._make_system = make_system
         self._link_interval_s = link_interval_s
-        self._trace = trace
+        self._trace, self._tcp = trace, tcp
         self._system: System
         self._states: dict[str, Any] = {}
         self._clock_s = 0.0
@@ -111,17 +115,16 @@ class VirtualFabric(Fabric):
     def segment(self, stop_at: int) -> float:
         nodes: dict[str, VirtualNode] = {}
         meter = _LinkMeter(self._link_interval_s, self._clock_s, lambda event: self.record(event))
-        replay = _Replay(self._trace, self._clock_s, lambda event: self.record(event))
 
         def before_jump(when_s: float) -> float:
-            when_s = replay.first_until(when_s)
+            when_s = min(when_s, replay.next_s)
             meter.sample_until(when_s)
-            replay.apply(network, when_s)
+            replay.pass_until(when_s)
             return when_s
 
         loop = VirtualLoop(self._clock_s, partial(_who_waits, nodes), before_jump)
-        network = meter.network = Network(self._plan, loop)
-        replay.begin(network)
+        network = meter.network = Network(self._plan, loop, self._tcp)
+        replay = Replay(self._trace, network, self._clock_s, lambda event: self.record(event))
         roles = self._system.task.roles
         for name in roles.all:
             nodes[name] = VirtualNode(name, roles, self._compute, network, loop, lambda event: self.record(event))
@@ -131,10 +134,13 @@ class VirtualFabric(Fabric):
                 node.connections[peer] = network.connect(node.name, peer, deliver)
         try:
             loop.run_until_complete(self._play(nodes, stop_at))
-            meter.close(loop.time())
             self._clock_s = loop.time()
-            self.messages += network.messages
+            meter.close(self._clock_s)
+        except TraceEnded as end:
+            meter.close(end.clock_s)
+            raise
         finally:
+            self.messages += network.messages
             _shut(loop)
         return self._clock_s
 
@@ -163,36 +169,6 @@ def died(role: str, error: BaseException) -> RunError:
     failure = RoleDied(f"{role} failed: {line}")
     failure.add_note("".join(traceback.format_exception(error)))
     return failure
-
-
-class _Replay:
-    """Sets the WAN's rates as the clock passes the changes of a trace.
-
-    A change is no timer: a run that waits for nothing else is stuck, however long its trace goes on.
-    """
-
-    def __init__(self, trace: Trace | None, clock_s: float, record: Record) -> None:
-        self._in_force = {} if trace is None else trace.at(clock_s)
-        self._changes = iter(()) if trace is None else trace.after(clock_s)
-        self._next = next(self._changes, None)
-        self._record = record
-
-    def begin(self, network: Network) -> None:
-        """Set the rates in force at the start."""
-        for (src, dst), goodput_mbit in self._in_force.items():
-            network.set_rate(src, dst, goodput_mbit * 1e6 / 8)
-
-    def first_until(self, when_s: float) -> float:
-        """The instant of the next change if it comes by `when_s`, else `when_s`."""
-        return when_s if self._next is None else min(when_s, self._next.time_s)
-
-    def apply(self, network: Network, when_s: float) -> None:
-        """Make the changes up to `when_s`."""
-        while (change := self._next) is not None and change.time_s <= when_s:
-            network.set_rate(change.src, change.dst, change.goodput_mbit * 1e6 / 8)
-            link = f"{change.src}>{change.dst}"
-            self._record(Capacity(time_s=change.time_s, link=link, goodput_mbit=change.goodput_mbit))
-            self._next = next(self._changes, None)
 
 
 class _LinkMeter:

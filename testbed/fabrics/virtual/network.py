@@ -1,12 +1,13 @@
 """A fluid model of the network: TCP connections share links max-min fairly.
 
 1. A message is a flow of `nbytes` over the links of its path: the sender's LAN link up, the WAN link of the
-   two regions where they differ, the receiver's LAN link down. A connection carries one message at a time,
-   in order, and queues up to `QUEUE_MESSAGES` more.
+   two regions where they differ, the receiver's LAN link down. Where the profile caps what a region sends or
+   receives in all, that is one more link of each path that leaves or enters the region. A connection carries one
+   message at a time, in order, and queues up to `QUEUE_MESSAGES` more.
 2. At any instant every flow has its max-min fair rate. When flows start or end, only the flows that share
    links with the change, directly or through others, are given new rates, once for all changes of an instant.
-3. The last byte arrives the path's one-way delay after it was sent. Connections are warm: the emulated run
-   sends its warm-up traffic before step 0 and keeps its windows when idle, so there is no start-up ramp.
+3. The last byte arrives the path's one-way delay after it was sent. By default TCP costs nothing more; with the
+   options of `wan.tcp` a connection sends in rounds of at most its window (see `Window`).
 4. A link's rate is goodput: what TCP delivers. On the wire every 1448 bytes of it take 1514 bytes.
 
 Times are seconds, sizes bytes, rates bytes per second.
@@ -23,9 +24,10 @@ from typing import Any
 
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.wan.plan import NetworkPlan, region_of
+from testbed.wan.tcp import INITIAL_WINDOW_BYTES, LEAST_TIMEOUT_S, Tcp
 
 QUEUE_MESSAGES = 8
-ARRIVES = -2
+OVER, ARRIVES, RESUMES = -1, -2, -3  # in the place of a flow's version
 WIRE_PER_PAYLOAD = 1514 / 1448  # Ethernet, IP and TCP (with timestamps) headers of a full segment
 
 
@@ -42,15 +44,16 @@ class Link:
 
 
 class Flow:
-    """One message on its way."""
+    """One message on its way: `left` bytes that are being sent, and `held` ones that wait for the window."""
 
-    __slots__ = ("connection", "left", "links", "message", "rate", "since_s", "version")
+    __slots__ = ("connection", "held", "left", "links", "message", "rate", "since_s", "version")
 
     def __init__(self, connection: Connection, message: Any, nbytes: int, now_s: float) -> None:
         self.connection = connection
         self.links = connection.links
         self.message = message
         self.left = float(nbytes)
+        self.held = 0.0
         self.rate = 0.0
         self.since_s = now_s  # `left` is as of this instant
         self.version = 0
@@ -64,24 +67,84 @@ class Flow:
             link.payload_bytes += sent
 
 
+class Window:
+    """What a connection may send before it hears from the receiver.
+
+    Bytes go in rounds of at most the window, as fast as the links let them; a round begins when the first bytes
+    of the one before are acknowledged, a round trip after it began, or when it has been sent, if that is later.
+    With slow start the window grows by what a round sent, unless less than half of it was used or the
+    round filled the path for its whole time, and halves with every retransmission timeout without traffic.
+
+    Parameters
+    ----------
+    rtt_s : the path's round trip
+    """
+
+    __slots__ = ("_began_s", "_left", "_limit", "_sent_s", "_size", "_slow", "rtt_s")
+
+    def __init__(self, tcp: Tcp, rtt_s: float) -> None:
+        self.rtt_s = rtt_s
+        self._slow = tcp.slow_start
+        self._limit = inf if tcp.tcp_window_kb is None else 1e3 * tcp.tcp_window_kb
+        self._size = min(INITIAL_WINDOW_BYTES, self._limit) if self._slow else self._limit
+        self._left = self._size
+        self._began_s = self._sent_s = -inf
+
+    @property
+    def next_round_s(self) -> float:
+        return self._began_s + self.rtt_s
+
+    def take(self, nbytes: float, now_s: float) -> float:
+        """How many of `nbytes` may be sent now; none before `next_round_s` when that is 0."""
+        if now_s >= self.next_round_s:
+            if self._slow and self._began_s > -inf:
+                self._resize(now_s)
+            self._began_s, self._left = now_s, self._size
+        taken = min(nbytes, self._left)
+        self._left -= taken
+        return taken
+
+    def sent(self, now_s: float) -> None:
+        """What was taken has been sent."""
+        self._sent_s = now_s
+
+    def _resize(self, now_s: float) -> None:
+        used = self._size - self._left
+        if 2 * used > self._size and self._sent_s < self.next_round_s:
+            self._size = min(self._size + used, self._limit)
+        timeouts = (now_s - self._sent_s) / (self.rtt_s + LEAST_TIMEOUT_S)
+        if timeouts >= 1:
+            least = min(INITIAL_WINDOW_BYTES, self._limit)
+            self._size = max(least, self._size * 0.5 ** min(timeouts // 1, 64))
+
+
 class Connection:
-    """A warm TCP connection from one host to another."""
+    """A TCP connection from one host to another; `window` is None where TCP costs nothing."""
 
-    __slots__ = ("active", "delay_s", "deliver", "links", "queue", "room")
+    __slots__ = ("active", "arrived_s", "delay_s", "deliver", "links", "queue", "regions", "room", "window")
 
-    def __init__(self, links: tuple[Link, ...], delay_s: float, deliver: Callable[[Any], None]) -> None:
+    def __init__(self, links: tuple[Link, ...], deliver: Callable[[Any], None], regions: tuple[str, str]) -> None:
         self.links = links
-        self.delay_s = delay_s
         self.deliver = deliver
+        self.regions = regions  # of the sender and of the receiver
+        self.delay_s = 0.0
+        self.arrived_s = 0.0  # when the last message sent arrives; a delay that shrinks lets none overtake another
+        self.window: Window | None = None
         self.active: Flow | None = None
         self.queue: deque[tuple[Any, int]] = deque()
         self.room: deque[asyncio.Future[None]] = deque()  # of the messages in the queue past QUEUE_MESSAGES
 
 
 class Network:
-    """All links of a plan and the flows on them, driven by the virtual loop."""
+    """All links of a plan and the flows on them, driven by the virtual loop.
 
-    def __init__(self, plan: NetworkPlan, loop: VirtualLoop) -> None:
+    Attributes
+    ----------
+    links : by name, "src>dst", as `record.events.LinkBytes` names them
+    messages : sent so far
+    """
+
+    def __init__(self, plan: NetworkPlan, loop: VirtualLoop, tcp: Tcp | None = None) -> None:
         self.plan = plan
         self.links: dict[str, Link] = {}
         for host in plan.hosts:
@@ -90,11 +153,15 @@ class Network:
             self._add(f"{region}>{host}", plan.profile.lan.bytes_per_s)
         for (src, dst), link in plan.wan.items():
             self._add(f"{src}>{dst}", link.bytes_per_s)
-        self.messages = 0  # sent so far
+        self._egress, self._ingress = _caps(plan, "egress"), _caps(plan, "ingress")
+        self._wan_delay_s = {pair: link.delay_s for pair, link in plan.wan.items()}
+        self.messages = 0
         self._loop = loop
+        self._tcp = tcp or Tcp()
+        self._connections: list[Connection] = []
         self._changed: dict[Link, None] = {}
-        # What is to come, a heap of (time, tie-break, version, flow): a flow's last byte leaves if it still has
-        # that version, or arrives if the version is ARRIVES.
+        # What is to come, a heap of (time, tie-break, version, flow): the bytes that a flow has left are sent if it
+        # still has that version, its message arrives if the version is ARRIVES, its window opens if it is RESUMES.
         self._events: list[tuple[float, int, int, Flow]] = []
         self._count = 0
         loop.drive(self)
@@ -105,12 +172,20 @@ class Network:
     def connect(self, src: str, dst: str, deliver: Callable[[Any], None]) -> Connection:
         """A connection from host `src` to host `dst`; `deliver` is called with each message as it arrives."""
         here, there = region_of(src), region_of(dst)
-        names = [f"{src}>{here}", f"{there}>{dst}"]
-        delay_s = self.plan.profile.lan.delay_s
+        path = [self.links[f"{src}>{here}"]]
         if here != there:
-            names.insert(1, f"{here}>{there}")
-            delay_s += self.plan.wan[here, there].delay_s
-        return Connection(tuple(self.links[name] for name in names), delay_s, deliver)
+            path += [*self._egress.get(here, ()), self.links[f"{here}>{there}"], *self._ingress.get(there, ())]
+        path.append(self.links[f"{there}>{dst}"])
+        connection = Connection(tuple(path), deliver, (here, there))
+        connection.delay_s = self._delay_s(here, there)
+        if not self._tcp.is_free:
+            connection.window = Window(self._tcp, connection.delay_s + self._delay_s(there, here))
+        self._connections.append(connection)
+        return connection
+
+    def _delay_s(self, src: str, dst: str) -> float:
+        """One way from a host in region `src` to one in `dst`."""
+        return self.plan.profile.lan.delay_s + (self._wan_delay_s[src, dst] if src != dst else 0.0)
 
     async def send(self, connection: Connection, message: Any, nbytes: int) -> None:
         """Queue a message; returns at once unless the queue is full, then when the message has a place in it."""
@@ -130,6 +205,16 @@ class Network:
         link.rate = bytes_per_s
         self._changed[link] = None
 
+    def set_delay(self, src: str, dst: str, delay_s: float) -> None:
+        """Change a WAN link's one-way delay for the messages whose last byte is still to be sent."""
+        self._wan_delay_s[src, dst] = delay_s
+        for connection in self._connections:
+            here, there = connection.regions
+            if (here, there) in ((src, dst), (dst, src)):
+                connection.delay_s = self._delay_s(here, there)
+                if connection.window is not None:
+                    connection.window.rtt_s = connection.delay_s + self._delay_s(there, here)
+
     def wire_bytes(self, now_s: float) -> dict[str, int]:
         """Bytes that have crossed each link until `now_s`, headers included; no rate may change before."""
         for flow in {flow: None for link in self.links.values() for flow in link.flows}:
@@ -138,18 +223,44 @@ class Network:
 
     def _start(self, connection: Connection, message: Any, nbytes: int) -> None:
         connection.active = flow = Flow(connection, message, nbytes, self._loop.time())
+        if connection.window is not None:
+            flow.left, flow.held = 0.0, flow.left
+            self._resume(flow)
+        else:
+            self._join(flow)
+
+    def _resume(self, flow: Flow) -> None:
+        """Send what the window allows now, or wait until it opens."""
+        window, now_s = flow.connection.window, self._loop.time()
+        assert window is not None
+        flow.left = window.take(flow.held, now_s)
+        if flow.held and not flow.left:
+            self._push(window.next_round_s, RESUMES, flow)
+            return
+        flow.held -= flow.left
+        flow.rate, flow.since_s = 0.0, now_s
+        self._join(flow)
+
+    def _join(self, flow: Flow) -> None:
         for link in flow.links:
             link.flows[flow] = None
             self._changed[link] = None
 
     def _finish(self, flow: Flow) -> None:
-        connection = flow.connection
+        """The bytes that `flow` had left are sent."""
+        connection, now_s = flow.connection, self._loop.time()
         for link in flow.links:
             link.payload_bytes += flow.left
             del link.flows[flow]
             self._changed[link] = None
-        flow.version = -1
-        self._push(self._loop.time() + connection.delay_s, ARRIVES, flow)
+        if connection.window is not None:
+            connection.window.sent(now_s)
+            if flow.held:
+                self._resume(flow)
+                return
+        flow.version = OVER
+        connection.arrived_s = max(connection.arrived_s, now_s + connection.delay_s)
+        self._push(connection.arrived_s, ARRIVES, flow)
         connection.active = None
         if connection.queue:
             self._start(connection, *connection.queue.popleft())
@@ -161,18 +272,20 @@ class Network:
         if self._changed:
             self._settle()
         events = self._events
-        while events and events[0][2] not in (ARRIVES, events[0][3].version):
+        while events and events[0][2] not in (ARRIVES, RESUMES, events[0][3].version):
             heapq.heappop(events)
         return events[0][0] if events else inf
 
     def advance(self) -> None:
-        """End the flows and deliver the messages that are due."""
+        """End the flows, open the windows and deliver the messages that are due."""
         events = self._events
         now_s = self._loop.time()
         while events and events[0][0] <= now_s:
             _, _, version, flow = heapq.heappop(events)
             if version == ARRIVES:
                 flow.connection.deliver(flow.message)
+            elif version == RESUMES:
+                self._resume(flow)
             elif version == flow.version:
                 self._finish(flow)
 
@@ -192,6 +305,12 @@ class Network:
     def _push(self, when_s: float, version: int, flow: Flow) -> None:
         self._count += 1
         heapq.heappush(self._events, (when_s, self._count, version, flow))
+
+
+def _caps(plan: NetworkPlan, way: str) -> dict[str, list[Link]]:
+    """By region, the link that stands for all it may send ("egress") or receive ("ingress"), where that is capped."""
+    caps = {region: getattr(cap, f"{way}_mbit") for region, cap in plan.profile.caps.items()}
+    return {region: [Link(f"{region} {way}", mbit * 1e6 / 8)] for region, mbit in caps.items() if mbit is not None}
 
 
 def _component(changed: Iterable[Link]) -> tuple[dict[Flow, None], dict[Link, None]]:

@@ -15,15 +15,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from testbed.errors import NetworkError
+from testbed.errors import TestbedError
 from testbed.fabrics.emulation import delay, netns
+from testbed.fabrics.emulation.links import wire_bytes_per_s
 from testbed.fabrics.emulation.network import EmulatedNetwork, Host
+from testbed.fidelity.probes import Channel, Pinger
 from testbed.wan.plan import NetworkPlan
-from testbed.wan.profile import Link, Profile
+from testbed.wan.profile import Cap, Link, Profile
 
 A, B = "a/w0", "b/w0"
 FORTH, BACK = Link(40, 20), Link(15, 20)  # a to b, b to a
@@ -95,6 +99,10 @@ def links(mechanism: str = "") -> dict[str, Any]:
             seen["wire_bytes"] = {name: after[name].wire_bytes - before[name].wire_bytes for name in after}
             network.set_rate("a", "b", FORTH.goodput_mbit / 2)
             seen["halved_s"] = message_times(send)
+            network.set_delay("a", "b", 2 * FORTH.delay_s)
+            network.check()
+            seen["far_rtt_s"] = [send(0) for _ in range(9)]
+            network.set_delay("a", "b", FORTH.delay_s)
         with connection(b, a) as send:
             seen["back_s"] = message_times(send)
         network.check()
@@ -121,62 +129,144 @@ def dilated() -> dict[str, Any]:
 def faults() -> dict[str, Any]:
     """What `check` says after each of several things went wrong."""
 
-    def said(spoil: Callable[[EmulatedNetwork], None]) -> str:
+    def said(spoil: Callable[[EmulatedNetwork], object]) -> str:
         with EmulatedNetwork(plan()) as network:
             spoil(network)
-            try:
-                network.check()
-            except NetworkError as error:
-                return str(error)
-            return "nothing"
+            return error_of(network.check)
 
-    def tc(command: str) -> Callable[[EmulatedNetwork], None]:
-        def spoil(network: EmulatedNetwork) -> None:
-            with netns.enter(network._net["r0"].pid):  # region a's router
-                subprocess.run(["tc", *command.split()], check=True)
-
-        return spoil
+    def in_router(command: str) -> Callable[[EmulatedNetwork], object]:
+        return lambda network: tc(network, "r0", command)  # region a's
 
     def restart(network: EmulatedNetwork, **changes: Any) -> None:
         wires = network._net["wires"]
-        changed = [replace(wire, **changes) for wire in wires.wires]
+        changed = [replace(wire, carries=replace(wire.carries, **changes)) for wire in wires.wires]
         wires.stage.close()
         wires.stage = network._do(lambda: delay.start(wires.pid, changed, wires.mechanism))
 
     def break_stage(network: EmulatedNetwork) -> None:
         wires = network._net["wires"]
         if network.delay_mechanism == "netem":
-            with netns.enter(wires.pid):
-                subprocess.run(["tc", "qdisc", "del", "dev", "w1-0", "root"], check=True)
+            tc(network, "wires", "qdisc del dev w1-0 root")
         else:
             wires.stage._process.kill()
             wires.stage._process.wait()
 
     return {
         "nothing": said(lambda network: None),
-        "unshaped": said(tc("qdisc del dev wan1 root")),
-        "fifo": said(tc("qdisc replace dev wan1 parent 1:1 handle 10: bfifo limit 1000000")),
-        "rate": said(tc("class change dev wan1 parent 1: classid 1:1 htb rate 50mbit burst 15k")),
+        "unshaped": said(in_router("qdisc del dev wan1 root")),
+        "fifo": said(in_router("qdisc replace dev wan1 parent 1:10 handle 10: bfifo limit 1000000")),
+        "acks": said(in_router("class change dev wan1 parent 1:1 classid 1:2 htb rate 8kbit ceil 1mbit quantum 60000")),
+        "filters": said(in_router("filter del dev wan1 parent 1: prio 1")),
+        "rate": said(in_router("class change dev wan1 parent 1: classid 1:1 htb rate 50mbit burst 15k")),
         "delay": said(lambda network: restart(network, delay_s=0.011)),
         "wire rate": said(lambda network: restart(network, bytes_per_s=10**6)),
         "stage": said(break_stage),
     }
 
 
+def tc(network: EmulatedNetwork, node: str, command: str) -> str:
+    """What tc prints in a node's network namespace."""
+    with netns.enter(network._net[node].pid):
+        return subprocess.run(["tc", *command.split()], check=True, capture_output=True, text=True).stdout
+
+
+def error_of(request: Callable[[], object]) -> str:
+    """What a request says when it is refused."""
+    try:
+        request()
+    except TestbedError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def capped(egress_mbit: float | None = 60, ingress_mbit: float | None = 60) -> EmulatedNetwork:
+    """Three regions, 50 Mbit/s between any two; what region a sends and receives is capped."""
+    regions = ("a", "b", "c")
+    pairs = {(x, y): Link(50, 20) for x in regions for y in regions if x != y}
+    caps = {"a": Cap(egress_mbit, ingress_mbit)}
+    profile = Profile("test", "test", regions, Link(1000, 0.2), pairs, caps=caps)
+    return EmulatedNetwork(NetworkPlan(("a/w0", "a/w1", "b/w0", "c/w0"), profile))
+
+
+def together_mbit(network: EmulatedNetwork, ends: list[tuple[str, str]]) -> list[float]:
+    """Goodput of connections that are busy at the same time, each over the same second."""
+    with ExitStack() as stack, ThreadPoolExecutor(len(ends)) as pool:
+        channels = [stack.enter_context(Channel(network, *pair)) for pair in ends]
+        list(pool.map(Channel.warm, channels))
+        jobs = [pool.submit(channel.message, round(channel.link.bytes_per_s * 1.5)) for channel in channels]
+        begin_s = time.monotonic() + 0.4  # the queues have filled
+        for job in jobs:
+            job.result()
+        return [channel.arrivals.mbit(begin_s, begin_s + 1.0) for channel in channels]
+
+
+def caps() -> dict[str, Any]:
+    """What two WAN links of a capped region carry together, each way; one alone; and what the region's faults are."""
+    with capped() as network:
+        both_ways = {"out": [("a/w0", "b/w0"), ("a/w1", "c/w0")], "in": [("b/w0", "a/w0"), ("c/w0", "a/w1")]}
+        seen: dict[str, Any] = {
+            name: [together_mbit(network, ends) for _ in range(2)] for name, ends in both_ways.items()
+        }
+        seen["alone"] = [together_mbit(network, [("a/w0", "b/w0")])[0] for _ in range(2)]
+        seen["counted"] = sorted(network.counters())
+        network.check()
+        tc(network, "r0", "qdisc del dev border root")
+        seen["uncapped"] = error_of(network.check)
+    with capped(ingress_mbit=None) as network:
+        seen["one way"] = sorted(network._caps)
+    return seen
+
+
+def fast() -> dict[str, Any]:
+    """Above 1 Gbit/s: what is read back, how long a message takes, and what is refused."""
+
+    def build(link: Link) -> EmulatedNetwork:
+        pairs = {("a", "b"): link, ("b", "a"): link}
+        return EmulatedNetwork(NetworkPlan((A, B), Profile("test", "test", ("a", "b"), Link(25_000, 0), pairs)))
+
+    seen: dict[str, Any] = {}
+    with build(Link(2_500, 20)) as network:
+        with Channel(network, A, B) as channel:
+            channel.warm()
+            seen["message_s"] = [channel.message(20_000_000) for _ in range(3)]
+        network.set_rate("a", "b", 20_000)
+        network.check()
+        seen["tc"] = tc(network, "r0", "class show dev wan1 classid 1:1")
+        seen["change"] = error_of(lambda: network.set_rate("a", "b", 40_000))
+    seen["refused"] = error_of(lambda: build(Link(40_000, 20)))
+    return seen
+
+
+def impaired() -> dict[str, Any]:
+    """Round trips over a link that loses packets and lets its delay stray, or why there is none."""
+    pairs = {("a", "b"): Link(40, 40, loss_percent=10, jitter_ms=15), ("b", "a"): Link(40, 40)}
+    plan = NetworkPlan((A, B), Profile("test", "test", ("a", "b"), Link(1000, 0.2), pairs))
+    try:
+        with EmulatedNetwork(plan) as network:
+            echoes = Pinger(network, A, B, 400, 0.01).result()
+            network.check()
+            said, rate_bit = [], 8 * wire_bytes_per_s(40)
+            for other in ("15ms loss 9%", "14ms loss 10%"):
+                tc(network, "wires", f"qdisc change dev w1-0 root netem delay 20ms {other} rate {rate_bit}bit")
+                said.append(error_of(network.check))
+            return {"rtts_ms": echoes.rtts_ms, "lost": echoes.lost, "said": said}
+    except TestbedError as error:
+        return {"refused": f"{type(error).__name__}: {error}"}
+
+
 def refused() -> dict[str, Any]:
     """What the network says to requests that cannot be."""
     answers = {}
     with EmulatedNetwork(plan()) as network:
-        for name, request in {
+        for name, rate in {
             "no link": ("a", "c", 5.0),
             "a host": ("a", "a/w0", 5.0),
             "no rate": ("a", "b", 0.0),
         }.items():
-            try:
-                network.set_rate(*request)
-                answers[name] = "nothing"
-            except NetworkError as error:
-                answers[name] = str(error)
+            answers[name] = error_of(partial(network.set_rate, *rate))
+        answers["no delay"] = error_of(lambda: network.set_delay("a", "b", -1.0))
+        tc(network, "r0", "qdisc del dev wan1 root")
+        answers["no counter"] = error_of(network.counters)
     return answers
 
 
@@ -227,7 +317,7 @@ def topology() -> dict[str, Any]:
         net.stop()
 
 
-SCENARIOS = (links, netem, dilated, faults, refused, hold, signals, topology)
+SCENARIOS = (links, netem, dilated, faults, caps, fast, impaired, refused, hold, signals, topology)
 
 if __name__ == "__main__":
     scenario = {function.__name__: function for function in SCENARIOS}[sys.argv[1]]

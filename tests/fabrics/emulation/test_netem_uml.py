@@ -49,10 +49,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         pytest.skip(f"no {KERNEL}; install Debian's package user-mode-linux")
     if not shutil.which("cc"):
         pytest.skip("no C compiler (cc); install gcc")
-    printed = boot(tmp_path_factory.mktemp("uml"), ["links", "faults"])
+    printed = boot(tmp_path_factory.mktemp("uml"), ["links", "faults", "impaired"])
     assert not [line for line in printed if line.startswith("uml failed")], "\n".join(printed)
     found = [json.loads(line.removeprefix("uml: ")) for line in printed if line.startswith("uml: ")]
-    assert len(found) == 2, "\n".join(printed)
+    assert len(found) == 3, "\n".join(printed)
     return found
 
 
@@ -82,3 +82,18 @@ def test_what_is_not_as_asked_is_found_and_named(answers: list[dict[str, Any]]) 
     assert "a>b is delayed by 11 ms, not 10" in said["delay"]
     assert "a>b is carried at 1000000 bytes/s" in said["wire rate"]
     assert "a>b is not delayed" in said["stage"]
+
+
+def test_packets_are_lost_and_stray_as_often_and_as_far_as_asked(answers: list[dict[str, Any]]) -> None:
+    seen = answers[2]
+    assert 16 <= seen["lost"] <= 68, "10 % of 400, within four and a half standard deviations"
+    assert min(seen["rtts_ms"]) > 40 - 15 - 1
+    assert min(seen["rtts_ms"]) < 40 - 10
+    late = [rtt for rtt in seen["rtts_ms"] if rtt > 40 + 10]
+    assert len(late) / len(seen["rtts_ms"]) > 0.05, "a sixth of them, and what a slow clock adds"
+
+
+def test_loss_and_jitter_are_read_back(answers: list[dict[str, Any]]) -> None:
+    loss, jitter = answers[2]["said"]
+    assert "a>b loses 9 % of its packets, not 10" in loss
+    assert "a>b has a jitter of 14 ms, not 15" in jitter

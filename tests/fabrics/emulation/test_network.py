@@ -34,10 +34,18 @@ def assert_time(seen_s: list[float], expected: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[str, Any]:
-    if reason := sandbox.available():
-        pytest.skip(reason)
+def seen(emulation: None) -> dict[str, Any]:
     return answer(scenario("links"))
+
+
+@pytest.fixture(scope="module")
+def refused(emulation: None) -> dict[str, Any]:
+    return answer(scenario("refused"))
+
+
+@pytest.fixture(scope="module")
+def capped(emulation: None) -> dict[str, Any]:
+    return answer(scenario("caps"))
 
 
 def test_the_mechanism_is_the_machines(seen: dict[str, Any]) -> None:
@@ -59,6 +67,10 @@ def test_each_direction_has_its_own_rate(seen: dict[str, Any]) -> None:
 def test_a_rate_can_be_changed_while_connections_stand(seen: dict[str, Any]) -> None:
     halved = Link(scenarios.FORTH.goodput_mbit / 2, scenarios.FORTH.rtt_ms)
     assert_time(seen["halved_s"], expected_s(halved, scenarios.MESSAGE_BYTES))
+
+
+def test_a_delay_can_be_changed_while_connections_stand(seen: dict[str, Any]) -> None:
+    assert_time(seen["far_rtt_s"], 1.5 * scenarios.FORTH.rtt_ms / 1e3)  # one way has doubled
 
 
 def test_the_counters_are_payload_and_headers(seen: dict[str, Any]) -> None:
@@ -84,7 +96,9 @@ def test_what_is_not_as_asked_is_found_and_named(probe: Probe) -> None:
     said = probe("faults")
     assert said["nothing"] == "nothing"
     assert "a>b is not shaped" in said["unshaped"]
-    assert "a>b has a queue of 1000000 bytes" in said["fifo"]
+    assert "a>b has queues of 262144 + 1000000 bytes" in said["fifo"]
+    assert "a>b has queues of" in said["acks"], "acknowledgements no longer go first"
+    assert "a>b sorts packets with no filters, not 4" in said["filters"]
     assert "a>b is shaped to 6250000 bytes/s" in said["rate"]
     assert "a>b is delayed by 11 ms, not 10" in said["delay"]
     assert "a>b is carried at 1000000 bytes/s" in said["wire rate"]
@@ -92,11 +106,50 @@ def test_what_is_not_as_asked_is_found_and_named(probe: Probe) -> None:
     assert broken[sandbox.delay_mechanism()] in said["stage"]
 
 
-def test_a_rate_for_what_is_no_wan_link_is_refused(probe: Probe) -> None:
-    said = probe("refused")
-    assert said["no link"] == "no WAN link a>c in this network"
-    assert said["a host"] == "no WAN link a>a/w0 in this network"
-    assert "must be above 0" in said["no rate"]
+def test_a_change_that_cannot_be_is_refused(refused: dict[str, Any]) -> None:
+    assert refused["no link"] == "NetworkError: no WAN link a>c in this network"
+    assert refused["a host"] == "NetworkError: no WAN link a>a/w0 in this network"
+    assert "must be above 0" in refused["no rate"]
+    assert "must be between 0 and 60" in refused["no delay"]
+
+
+def test_a_link_that_is_no_longer_counted_is_named(refused: dict[str, Any]) -> None:
+    assert refused["no counter"].startswith("NetworkError: a>b is not shaped any more")
+
+
+@pytest.mark.parametrize("way", ["out", "in"])
+def test_a_regions_wan_links_share_what_it_may_send_and_receive(capped: dict[str, Any], way: str) -> None:
+    together = [sum(pair) for pair in capped[way]]
+    assert max(together) < 60 * 1.03
+    assert max(together) > 60 * 0.97
+    assert max(min(pair) for pair in capped[way]) > 30 * 0.95, "each gets its half"
+
+
+def test_a_link_of_a_capped_region_alone_has_its_own_rate(capped: dict[str, Any]) -> None:
+    assert max(capped["alone"]) == pytest.approx(50, rel=0.03)
+
+
+def test_a_cap_is_read_back_and_is_no_link_of_its_own(capped: dict[str, Any]) -> None:
+    assert "a egress is not shaped" in capped["uncapped"]
+    assert capped["one way"] == ["a egress"]
+    assert len(capped["counted"]) == 6 + 2 * 4  # directed WAN links, and two directions of four hosts' links
+
+
+def test_above_a_gigabit_links_are_shaped_and_what_cannot_be_is_refused(probe: Probe) -> None:
+    seen = probe("fast")
+    assert min(seen["message_s"]) > 20_000_000 * 8 / 2.5e9 + 0.010 - EARLY_S
+    assert "rate 20911Mbit ceil 20911Mbit" in seen["tc"]  # 20,000 of goodput, as the kernel says it itself
+    assert seen["change"].startswith("NetworkError: a>b: a rate of 40000 Mbit/s")
+    assert seen["refused"].startswith("InputError: profile test: at most 30605 Mbit/s can be shaped")
+    assert "a>b 40000" in seen["refused"]
+
+
+def test_loss_and_jitter_are_refused_where_there_is_no_netem(probe: Probe) -> None:
+    if sandbox.delay_mechanism() == "netem":
+        pytest.skip("this kernel has netem")
+    said = probe("impaired")["refused"]
+    assert said.startswith("InputError: the profile asks for loss or jitter on a>b, which needs netem")
+    assert "sch_netem" in said
 
 
 def test_two_runs_at_the_same_time_do_not_meet(emulation: None) -> None:

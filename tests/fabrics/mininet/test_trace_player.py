@@ -13,7 +13,7 @@ TRACE = Trace("t", tuple(Change(k * 0.1, "a", "b", float(k + 1)) for k in range(
 
 def test_the_rates_in_force_are_set_at_once_and_the_rest_in_order():
     rates = []
-    player = TracePlayer(TRACE, lambda src, dst, rate: rates.append(rate), 0.15, monotonic(), dilation=1.0)
+    player = TracePlayer(TRACE, lambda change: rates.append(change.goodput_mbit), 0.15, 0.15, monotonic(), 1.0)
     assert rates == [2.0]
     sleep(0.5)
     applied = player.stop()
@@ -23,7 +23,7 @@ def test_the_rates_in_force_are_set_at_once_and_the_rest_in_order():
 
 
 def test_a_slow_change_does_not_shift_those_after_it():
-    player = TracePlayer(TRACE, lambda *change: sleep(0.05), 0.0, monotonic(), dilation=2.0)
+    player = TracePlayer(TRACE, lambda change: sleep(0.05), 0.0, 0.0, monotonic(), dilation=2.0)
     sleep(1.2)
     applied = player.stop()
     assert [event.time_s - event.late_s for event in applied] == pytest.approx([0.1, 0.2, 0.3, 0.4])
@@ -31,11 +31,11 @@ def test_a_slow_change_does_not_shift_those_after_it():
 
 
 def test_a_change_that_fails_is_told_when_the_player_stops():
-    def refuse(*change):
-        if change[2] > 1:
+    def refuse(change):
+        if change.goodput_mbit > 1:
             raise NetworkError("no WAN link a>b")
 
-    player = TracePlayer(TRACE, refuse, 0.0, monotonic(), dilation=1.0)
+    player = TracePlayer(TRACE, refuse, 0.0, 0.0, monotonic(), dilation=1.0)
     sleep(0.3)
     with pytest.raises(NetworkError):
         player.stop()

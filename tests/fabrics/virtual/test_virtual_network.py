@@ -3,71 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from harness import network
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from network_bench import HOSTS, LAN, REGIONS, Bench
 
-from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.network import (
     QUEUE_MESSAGES,
     WIRE_PER_PAYLOAD,
     Connection,
     Flow,
     Link,
-    Network,
     _component,
     _max_min,
 )
 from testbed.wan import profile
 from testbed.wan.plan import NetworkPlan
-
-REGIONS = ("a", "b", "c")
-HOSTS = tuple(f"{region}/{role}" for region in REGIONS for role in ("w0", "w1", "lps"))
-LAN, SLOW = profile.Link(800, 2), profile.Link(8, 100)  # 100 MB/s and 1 ms one way; 1 MB/s and 50 ms
-PLAN = NetworkPlan(HOSTS, network(REGIONS, LAN, SLOW, {("a", "c"): profile.Link(16, 40)}))  # a>c: 2 MB/s and 20 ms
-Send = Callable[..., Coroutine[Any, Any, None]]
-
-
-class Bench:
-    """A network whose messages are noted as (name, arrival)."""
-
-    def __init__(self, start_s: float = 0.0) -> None:
-        self.loop = VirtualLoop(start_s)
-        self.errors: list[dict[str, Any]] = []  # of callbacks, which nobody would hear of
-        self.loop.set_exception_handler(lambda loop, context: self.errors.append(context))
-        self.network = Network(PLAN, self.loop)
-        self.sent: list[Any] = []
-        self.arrived: list[tuple[Any, float]] = []
-        self._connections: dict[tuple[str, str], Connection] = {}
-
-    def connection(self, src: str, dst: str) -> Connection:
-        if (src, dst) not in self._connections:
-            self._connections[src, dst] = self.network.connect(
-                src, dst, lambda message: self.arrived.append((message, self.loop.time()))
-            )
-        return self._connections[src, dst]
-
-    async def send(self, src: str, dst: str, message: Any, nbytes: int, at_s: float = 0.0) -> None:
-        await asyncio.sleep(at_s)
-        self.sent.append(message)
-        await self.network.send(self.connection(src, dst), message, nbytes)
-
-    def run(self, *work: Coroutine[Any, Any, Any], until_s: float = 1e7) -> dict[Any, float]:
-        """Let everything happen; returns each message's arrival."""
-
-        async def all_of_it() -> None:
-            await asyncio.gather(*work)
-            await asyncio.sleep(until_s)
-
-        self.loop.run_until_complete(all_of_it())
-        self.loop.close()
-        assert self.errors == []
-        return dict(self.arrived)
+from testbed.wan.profile import Cap
 
 
 def test_one_message_takes_its_size_over_the_slowest_rate_and_the_delay() -> None:
@@ -164,6 +120,63 @@ def test_a_rate_that_changes_under_way() -> None:
     assert arrivals == pytest.approx({"it": 4.051})
 
 
+def test_a_delay_that_changes_is_that_of_later_messages_and_none_overtakes_another() -> None:
+    bench = Bench()
+
+    async def shorter() -> None:
+        await asyncio.sleep(1.01)  # the first message has left, the second has not
+        bench.network.set_delay("a", "b", 0.005)
+
+    async def pair() -> None:
+        await bench.send("a/w0", "b/w0", "first", 1_000_000)
+        await bench.send("a/w0", "b/w0", "second", 20_000)
+
+    arrivals = bench.run(pair(), bench.send("a/w1", "b/w0", "other", 1_000, at_s=3.0), shorter())
+    assert list(arrivals) == ["first", "second", "other"]
+    # 1 s and 50 ms for the first; the second left 20 ms later and would be there 25 ms sooner, but keeps its place.
+    assert arrivals == pytest.approx({"first": 1.051, "second": 1.051, "other": 3.007})
+
+
+# What a region may send and receive in all
+
+
+def capped(**cap: float) -> NetworkPlan:
+    """Links of 50 Mbit/s, and a cap on all that region "a" sends or receives."""
+    return NetworkPlan(HOSTS, replace(network(REGIONS, LAN, profile.Link(50, 100)), caps={"a": Cap(**cap)}))
+
+
+def mbit(size_bytes: int, time_s: float) -> float:
+    return size_bytes * 8e-6 / time_s
+
+
+def test_an_egress_cap_holds_two_links_to_its_sum() -> None:
+    bench = Bench(plan=capped(egress_mbit=60))
+    work = [bench.send(f"a/w{k}", f"{region}/w0", region, 7_500_000) for k, region in enumerate("bc")]
+    arrivals = bench.run(*work)
+    assert arrivals == pytest.approx({"b": 2.051, "c": 2.051})
+    assert mbit(15_000_000, arrivals["b"] - 0.051) == pytest.approx(60)
+
+
+def test_an_ingress_cap_holds_those_who_send_to_the_region() -> None:
+    bench = Bench(plan=capped(ingress_mbit=60))
+    work = [bench.send(f"{region}/w0", f"a/w{k}", region, 7_500_000) for k, region in enumerate("bc")]
+    assert bench.run(*work) == pytest.approx({"b": 2.051, "c": 2.051})
+
+
+def test_one_link_alone_and_what_stays_inside_or_goes_the_other_way_is_not_capped() -> None:
+    bench = Bench(plan=capped(egress_mbit=60))
+    alone = bench.send("a/w0", "b/w0", "alone", 6_250_000)  # 1 s at 50 Mbit/s
+    inside = bench.send("a/w1", "a/lps", "inside", 50_000_000)  # 0.5 s at 800
+    back = [bench.send(f"{region}/w1", "a/w0", f"from {region}", 6_250_000) for region in "bc"]
+    assert bench.run(alone, inside, *back) == pytest.approx(
+        {"inside": 0.501, "alone": 1.051, "from b": 1.051, "from c": 1.051}
+    )
+
+
+def test_a_cap_is_no_link_of_the_record() -> None:
+    assert set(Bench(plan=capped(egress_mbit=60, ingress_mbit=70)).network.links) == set(Bench().network.links)
+
+
 def test_wire_bytes_are_the_payload_and_its_headers_on_every_link_of_the_path() -> None:
     bench = Bench()
     seen: list[dict[str, int]] = []
@@ -203,7 +216,7 @@ def shares(rates: dict[str, float], paths: list[tuple[str, ...]]) -> list[float]
     links = {name: Link(name, rate) for name, rate in rates.items()}
     flows = []
     for path in paths:
-        connection = Connection(tuple(links[name] for name in path), 0.0, lambda message: None)
+        connection = Connection(tuple(links[name] for name in path), lambda message: None, ("x", "x"))
         flows.append(Flow(connection, None, 1, 0.0))
         for link in connection.links:
             link.flows[flows[-1]] = None
@@ -254,7 +267,7 @@ def test_no_link_is_over_its_rate_and_every_flow_has_a_bottleneck(
 def test_links_that_share_no_flow_with_a_change_are_left_alone() -> None:
     one, other = Link("one", 1.0), Link("other", 1.0)
     for link in (one, other):
-        flow = Flow(Connection((link,), 0.0, lambda message: None), None, 1, 0.0)
+        flow = Flow(Connection((link,), lambda message: None, ("x", "x")), None, 1, 0.0)
         link.flows[flow] = None
     flows, links = _component([one])
     assert list(links) == [one]
