@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from testbed import __version__, cli_fidelity, cli_network
+from testbed import __version__, cli_fidelity, cli_network, cli_results
 from testbed.errors import InputError, TestbedError
 
 DESCRIPTION = "Train one model across emulated data centers and compare geo-distributed training systems."
@@ -87,30 +87,35 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--no-gate", action="store_true", help="do not probe the emulated links before the run; it is recorded"
     )
-    run.add_argument("--resume", type=Path, metavar="RUN", help="go on with an interrupted run")
-
-    example = "example: testbed {} results/cifarnet/20260101-120000-virtual"
-    text = "draw a run's tables and plots again, from its records alone"
-    plot = command("plot", _plot, text, example.format("plot"))
-    plot.add_argument("run", type=Path, help="results/<target>/<run>")
-
-    text = "set the systems of one or more runs side by side"
-    compare = command(
-        "compare", _compare, text, example.format("compare") + " results/cifarnet/20260102-120000-mininet"
+    run.add_argument(
+        "--jobs",
+        type=_count,
+        metavar="N",
+        help="systems and seeds at once, on the virtual fabric with a modelled device (default: one a core)",
     )
-    compare.add_argument("runs", type=Path, nargs="+", metavar="RUN")
-    compare.add_argument("--mixed", action="store_true", help="also compare runs on different data, models or networks")
+    run.add_argument("--tensorboard", action="store_true", help="write scalars, too: tensorboard --logdir RUN")
+    run.add_argument("--resume", type=Path, metavar="RUN", help="go on with an interrupted run")
 
     text = "delete what killed runs have left: half-written checkpoints, empty folders"
     clean = command("clean", _clean, text, "example: testbed clean --out /data/results")
     clean.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where records are (results)")
+    text = "say what this machine can run, need by need, and what to do about what it lacks"
+    doctor = command("doctor", _doctor, text, "exits with 0 where some fabric can run, else with 1")
+    doctor.add_argument("--json", action="store_true", help="as JSON, for scripts")
     cli_network.add_commands(commands)
     cli_fidelity.add(command)
+    cli_results.add(command)
     return parser
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.replace(",", " ").split() if name)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1")
+    return int(text)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -127,7 +132,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.file:
             raise InputError("give either an experiment or --resume RUN, not both")
         _refuse_beside_resume(options)
-        return relaunch(options.resume)
+        return relaunch(options.resume, options.jobs)
     if not options.file:
         raise InputError("name an experiment, e.g. testbed run cifarnet; see experiments/")
     overrides = list(options.overrides)
@@ -137,7 +142,17 @@ def _run(options: argparse.Namespace) -> int:
         overrides.append("run.gate=false")
     if options.trace:
         overrides.append(f"topology.trace={options.trace}")
-    return launch(options.file, overrides, options.scale, options.systems, options.seeds, options.device, options.out)
+    return launch(
+        options.file,
+        overrides,
+        options.scale,
+        options.systems,
+        options.seeds,
+        options.device,
+        options.out,
+        options.jobs,
+        options.tensorboard,
+    )
 
 
 def _refuse_beside_resume(options: argparse.Namespace) -> None:
@@ -152,28 +167,17 @@ def _refuse_beside_resume(options: argparse.Namespace) -> None:
         "--no-gate": options.no_gate,
         "--device": options.device != "cpu",
         "--out": options.out != Path("results"),
+        "--tensorboard": options.tensorboard,
     }
     named = [name for name, value in given.items() if value]
     if named:
         raise InputError(f"{', '.join(named)} cannot go with --resume: a resumed run goes on as it began")
 
 
-def _plot(options: argparse.Namespace) -> int:
-    from testbed.report.tables import show
-    from testbed.report.write import write_report
+def _doctor(options: argparse.Namespace) -> int:
+    from testbed.doctor import report
 
-    run, frame = write_report(options.run)
-    show(run, frame)
-    print(f"written: {run.folder / 'summary.md'}, {run.folder / 'comparison.png'}")
-    return 0
-
-
-def _compare(options: argparse.Namespace) -> int:
-    from testbed.report.compare import compare, load_all
-    from testbed.report.tables import show_compared
-
-    show_compared(compare(load_all(options.runs), mixed=options.mixed))
-    return 0
+    return report(options.json)
 
 
 def _clean(options: argparse.Namespace) -> int:

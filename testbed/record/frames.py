@@ -1,8 +1,9 @@
 """The events of one system and seed as pandas frames, and the Parquet files that keep them.
 
 steps (one row per step)
-    `step`; `time_s` when the last worker finished it; `loss` and `compute_s`, means over the workers; `workers`
-    that reported it (fewer in the last step of a killed run).
+    `step`; `time_s` when the last worker finished it; `loss`, `compute_s`, `codec_s`, `lan_s`, `wan_s`, means over
+    the workers (`testbed.record.events.StepDone`; NaN where not recorded); `workers` that reported it (fewer in the
+    last step of a killed run).
 links (one row per directed link and second of the run's clock)
     `link` "src>dst"; `second`: the row covers [second, second + 1); `wire_bytes`. An interval that crosses a
     second is shared out in proportion. A link measured idle has 0, one not measured has no row.
@@ -16,7 +17,9 @@ A NaN loss is one that was recorded and was not finite.
 
 from __future__ import annotations
 
+import math
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +36,9 @@ from testbed.record.events import Evaluated, LinkBytes, StepDone
 from testbed.record.files import replacing
 
 LONGEST_RUN_S = 1e7  # 115 days; a clock beyond it is a damaged record, and would not fit in memory
-EVENTS_BYTES = b"events_bytes"  # Parquet metadata: size of the events.jsonl that a frame was made from
+SPENT = ("compute_s", "codec_s", "lan_s", "wan_s")  # of StepDone
+# Parquet metadata: size of the events.jsonl that a frame was made from; each link's bytes over the whole run, as JSON
+EVENTS_BYTES, LINK_BYTES = b"events_bytes", b"link_bytes"
 
 DTYPES: dict[str, dict[str, str]] = {
     "steps": {
@@ -41,6 +46,9 @@ DTYPES: dict[str, dict[str, str]] = {
         "time_s": "float64",
         "loss": "float64",
         "compute_s": "float64",
+        "codec_s": "float64",
+        "lan_s": "float64",
+        "wan_s": "float64",
         "workers": "int32",
     },
     "links": {"link": "category", "second": "int32", "wire_bytes": "int64"},
@@ -78,7 +86,7 @@ def parse(path: Path) -> Frames:
     InputError
         A time in it lies outside the longest run that is believed (LONGEST_RUN_S).
     """
-    step, time_s, loss, compute_s = array("q"), array("d"), array("d"), array("d")
+    step, time_s, loss, spent = array("q"), array("d"), array("d"), array("d")
     links: dict[str, tuple[array[float], array[float], array[int]]] = {}
     evaluations: list[Evaluated] = []
     unreadable = 0
@@ -88,7 +96,7 @@ def parse(path: Path) -> Frames:
                 step.append(done.step)
                 time_s.append(done.time_s)
                 loss.append(done.loss)
-                compute_s.append(done.compute_s)
+                spent.extend(math.nan if (s := getattr(done, name)) is None else s for name in SPENT)
             case LinkBytes() as sent:
                 ends, intervals, sizes = links.setdefault(sent.link, (array("d"), array("d"), array("q")))
                 ends.append(sent.time_s)
@@ -99,29 +107,30 @@ def parse(path: Path) -> Frames:
             case None:
                 unreadable += 1
     return Frames(
-        steps=_steps(*map(np.asarray, (step, time_s, loss, compute_s))),
+        steps=_steps(np.asarray(step), np.asarray(time_s), np.asarray(loss), np.asarray(spent).reshape(-1, len(SPENT))),
         links=_links({link: tuple(map(np.asarray, columns)) for link, columns in links.items()}, path),
         evaluations=_evaluations(evaluations),
         unreadable=unreadable,
     )
 
 
-def _steps(step: np.ndarray, time_s: np.ndarray, loss: np.ndarray, compute_s: np.ndarray) -> pd.DataFrame:
+def _steps(step: np.ndarray, time_s: np.ndarray, loss: np.ndarray, spent: np.ndarray) -> pd.DataFrame:
     if not len(step):
         return empty("steps")
-    reports = pd.DataFrame({"step": step, "time_s": time_s, "loss": loss, "compute_s": compute_s, "workers": 1})
+    reports = pd.DataFrame({"step": step, "time_s": time_s, "loss": loss, "workers": 1})
+    reports[list(SPENT)] = spent
     # A worker whose loss is not finite makes the step's mean so: skipping it would hide a divergence.
     reports["lost"] = ~np.isfinite(loss)
     by_step = reports.groupby("step", sort=True)
     frame = by_step.agg(
         time_s=("time_s", "max"),
         loss=("loss", "mean"),
-        compute_s=("compute_s", "mean"),
+        **{name: (name, "mean") for name in SPENT},
         workers=("workers", "sum"),
         lost=("lost", "any"),
     ).reset_index()
     frame.loc[frame["lost"], "loss"] = np.nan
-    return frame.drop(columns="lost").astype(DTYPES["steps"])
+    return frame[list(DTYPES["steps"])].astype(DTYPES["steps"])
 
 
 def _links(links: dict[str, tuple[np.ndarray, ...]], path: Path) -> pd.DataFrame:
@@ -182,31 +191,62 @@ def write(folder: Path) -> None:
     size_bytes = path.stat().st_size
     parsed = parse(path)
     for name in DTYPES:
-        table = pa.Table.from_pandas(getattr(parsed, name), preserve_index=False)
-        table = table.replace_schema_metadata({**table.schema.metadata, EVENTS_BYTES: str(size_bytes)})
-        with replacing(folder / f"{name}.parquet") as temporary:
-            pq.write_table(table, temporary)
+        frame = getattr(parsed, name)
+        facts, groups = {EVENTS_BYTES: str(size_bytes).encode()}, [frame]
+        if name == "links":  # a row group for each, so that some of them can be read alone
+            groups = [group for _, group in frame.groupby("link", observed=True, sort=False)] or groups
+            totals = {str(group["link"].iloc[0]): int(group["wire_bytes"].sum()) for group in groups if len(group)}
+            facts[LINK_BYTES] = msgspec.json.encode(totals)
+        schema = pa.Schema.from_pandas(frame, preserve_index=False)
+        schema = schema.with_metadata({**(schema.metadata or {}), **facts})
+        with replacing(folder / f"{name}.parquet") as temporary, pq.ParquetWriter(temporary, schema) as writer:
+            for group in groups:
+                writer.write_table(pa.Table.from_pandas(group, schema, preserve_index=False))
 
 
 def read(folder: Path, name: str, columns: list[str] | None = None) -> pd.DataFrame | None:
-    """Read the frame `name` from its Parquet file; None where it is missing, damaged or older than the events."""
-    path = folder / f"{name}.parquet"
+    """Read the frame `name` from its Parquet file; None where it is missing, damaged or older than the events.
+
+    A column that an older testbed did not write is there, without values.
+    """
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(folder / f"{name}.parquet")
         events = folder / lines.FILE_NAME
         made_from = (file.schema_arrow.metadata or {}).get(EVENTS_BYTES)
         if events.exists() and made_from != str(events.stat().st_size).encode():
             return None
-        return file.read(columns=columns).to_pandas()
+        wanted = list(DTYPES[name]) if columns is None else columns
+        return file.read(columns=wanted).to_pandas().reindex(columns=wanted)
     except (OSError, pa.ArrowException):
         return None
 
 
 def link_totals(folder: Path) -> dict[str, int] | None:
-    """Bytes of each link over the whole run from `links.parquet`, without a pandas frame of its seconds."""
+    """Bytes of each link over the whole run, from the metadata of `links.parquet`; None where they are not there."""
     try:
-        table = pq.read_table(folder / "links.parquet", columns=["link", "wire_bytes"])
-    except (OSError, pa.ArrowException):
+        return _link_bytes(pq.ParquetFile(folder / "links.parquet"))
+    except (OSError, KeyError, pa.ArrowException, msgspec.DecodeError):
         return None
-    sums = table.group_by("link").aggregate([("wire_bytes", "sum")])
-    return dict(zip(sums["link"].to_pylist(), sums["wire_bytes_sum"].to_pylist(), strict=True))
+
+
+def link_bytes_until(folder: Path, links: Sequence[str], until_s: float) -> dict[str, int] | None:
+    """Bytes of some links up to a time on the run's clock from `links.parquet`, or None; only those links are read."""
+    try:
+        file = pq.ParquetFile(folder / "links.parquet")
+        groups = {link: group for group, link in enumerate(_link_bytes(file))}
+        chosen = file.read_row_groups([groups[link] for link in links if link in groups])
+    except (OSError, KeyError, pa.ArrowException, msgspec.DecodeError):
+        return None
+    return bytes_until(chosen.to_pandas(), until_s)
+
+
+def _link_bytes(file: pq.ParquetFile) -> dict[str, int]:
+    """The links of a `links.parquet` in the order of its row groups, one for each, and their bytes."""
+    return msgspec.json.decode((file.schema_arrow.metadata or {})[LINK_BYTES], type=dict[str, int])
+
+
+def bytes_until(frame: pd.DataFrame, until_s: float) -> dict[str, int]:
+    """Bytes of each link of a frame `links` up to a time: of the second in which it lies, its share."""
+    share = (until_s - frame["second"]).clip(0.0, 1.0)
+    sums = (frame["wire_bytes"] * share).groupby(frame["link"], observed=True, sort=False).sum()
+    return {str(link): round(total) for link, total in sums.items()}

@@ -26,6 +26,7 @@ PACKAGES = (
     *("ray", "mininet", "pyzmq", "pyroute2"),
 )
 GIT_TIMEOUT_S = 5.0
+DONE = ("finished", "ended")  # the statuses of a system and seed that has nothing left to do
 
 
 class Environment(msgspec.Struct, kw_only=True):
@@ -77,7 +78,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     gate: dict[
         str, Any
     ] = {}  # what was measured of the emulated links before the run; {"skipped": true} with --no-gate
-    delay_report: dict[str, Any] = {}  # how the delay stage did: frames lost, how late frames left
+    delay_report: dict[str, Any] = {}  # of the delay stage: frames lost, how late they left; of a trace's changes, too
     dilation: float = 1.0
     compute: str = ""  # "measured", or the modelled device: "m60"
     device: str = ""  # where the math ran: "cpu", "cuda:0 (NVIDIA H100)"
@@ -85,6 +86,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     seeds: list[int] = []
     data: DataInfo = msgspec.field(default_factory=DataInfo)
     started_at: str = ""  # ISO 8601 with offset
+    tensorboard: bool = False  # whether scalars for TensorBoard are written beside the records
     command: list[str] = []
     environment: Environment = msgspec.field(default_factory=Environment)
     notes: list[str] = []  # anything a reader of the results must know, one sentence each
@@ -93,7 +95,8 @@ class RunInfo(msgspec.Struct, kw_only=True):
 class ResultInfo(msgspec.Struct, kw_only=True):
     """The facts of one system and seed.
 
-    `status` is "running", "finished", "interrupted" or "failed" (then `error` is the error's line).
+    `status` is "running", "finished", "ended" (where its trace does), "interrupted" or "failed" (then `error` is the
+    error's line).
     """
 
     system: str = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +23,8 @@ class Result:
 
     Attributes
     ----------
-    status : "finished", "interrupted", "failed", or "partial" (no word about its end: killed, or still running)
+    status : "finished", "ended" (with its trace), "interrupted", "failed", or "partial" (no word about its end: killed,
+        or still running)
     missing : what the record lacks, one sentence each
 
     The frames are described, with their units, in `testbed.record.frames`.
@@ -36,15 +39,15 @@ class Result:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        return self._frame("steps")
+        return self.frame("steps")
 
     @cached_property
     def links(self) -> pd.DataFrame:
-        return self._frame("links")
+        return self.frame("links")
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        return self._frame("evaluations")
+        return self.frame("evaluations")
 
     @cached_property
     def events(self) -> pd.DataFrame:
@@ -56,16 +59,28 @@ class Result:
     def link_bytes(self) -> dict[str, int]:
         """Bytes on the wire of each directed link over the whole run."""
         totals = frames.link_totals(self.folder) if self._parsed is None else None
+        return frames.bytes_until(self.links, math.inf) if totals is None else totals
+
+    def link_bytes_until(self, time_s: float, links: Sequence[str]) -> dict[str, int]:
+        """Bytes on the wire of some directed links up to `time_s` on the run's clock."""
+        totals = frames.link_bytes_until(self.folder, links, time_s) if self._parsed is None else None
         if totals is None:
-            sums = self.links.groupby("link", observed=True)["wire_bytes"].sum()
-            totals = {str(link): int(total) for link, total in sums.items()}
+            every = self.frame("links")
+            totals = frames.bytes_until(every[every["link"].isin(links)], time_s)
         return totals
 
-    def _frame(self, name: str) -> pd.DataFrame:
+    def frame(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+        """One of "steps", "links", "evaluations", or some of its columns, read anew: a hundred results fit no memory.
+
+        The properties of these names keep what they have read.
+        """
         if self._parsed is not None:
-            return getattr(self._parsed, name)
-        frame = frames.read(self.folder, name)
-        return frames.empty(name) if frame is None else frame
+            whole = getattr(self._parsed, name)
+            return whole if columns is None else whole[columns]
+        frame = frames.read(self.folder, name, columns)
+        if frame is None:
+            frame = frames.empty(name)
+        return frame if columns is None else frame[columns]
 
     @cached_property
     def _parsed(self) -> frames.Frames | None:

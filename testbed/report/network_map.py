@@ -35,6 +35,10 @@ class Figures:
 
 GOODPUT = Figures("goodput_mbit", "Goodput, Mbit/s", "YlGnBu", lambda link: link.goodput_mbit)
 RTT = Figures("rtt_ms", "Round trip, ms", "YlOrRd", lambda link: link.rtt_ms)
+IMPAIRMENTS = (
+    Figures("loss_percent", "Loss, % of the packets", "Reds", lambda link: link.loss_percent),
+    Figures("jitter_ms", "Jitter, ± ms of the one-way delay", "Purples", lambda link: link.jitter_ms),
+)
 
 
 def lines(profile: Profile, figures: Figures, width: int) -> list[str]:

@@ -5,7 +5,6 @@ Same records, same picture: fonts and style are fixed here and no date goes into
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from testbed.record.files import replacing
+from testbed.record.info import DONE
 from testbed.record.reader import Run
-from testbed.report.interval import half_width
+from testbed.report.curves import Curve, curves_of
 from testbed.report.looks import look
-from testbed.report.summary import BASELINE, Target, aggregate, data_name, running_mean, summarize
+from testbed.report.summary import BASELINE, Target, aggregate, data_name, summarize
 from testbed.report.wording import NOT_REACHED, clock, conditions, duration, is_missing, size, times, title, verdict
 
 STYLE: dict[Any, Any] = {
@@ -43,28 +43,13 @@ STYLE: dict[Any, Any] = {
 }
 SIZE_INCHES = (11.0, 8.0)
 DPI = 150
-POINTS = 1500  # of a line; more cannot be told apart at this size
+BAND_SEEDS = 3  # from so many on a line has its interval around it: Student's t stretches that of two 13-fold
 RAW_LINES = 4  # systems up to which the unsmoothed losses are drawn as well
 LOG_TIME_RATIO = 25.0  # longest time / shortest beyond which a linear time axis hides the fast systems
 LOG_BAR_RATIO = 100.0
 HEADING_SHARE = 0.18  # height of title and legend against the panels
 WARNING = "#B00020"
 PLAIN = "{x:g}"  # ticks of a logarithmic axis: 0.1, 1, 10
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A system's training loss over the steps that all its seeds have done.
-
-    All arrays are of shape (steps,). `half` is half the 95 % interval over the seeds, NaN for one seed.
-    """
-
-    system: str
-    step: np.ndarray
-    time_s: np.ndarray
-    raw: np.ndarray
-    smooth: np.ndarray
-    half: np.ndarray
 
 
 def comparison(run: Run, path: Path, frame: pd.DataFrame | None = None) -> None:
@@ -75,7 +60,7 @@ def comparison(run: Run, path: Path, frame: pd.DataFrame | None = None) -> None:
     frame : `summarize(run)`, where the caller has it already
     """
     frame = summarize(run) if frame is None else frame
-    curves, target = _curves(run), Target.of(run.info)
+    curves, target = curves_of(run), Target.of(run.info)
     with matplotlib.rc_context():
         matplotlib.rcParams.update(matplotlib.rcParamsDefault)  # whatever the user's matplotlibrc says
         matplotlib.rcParams.update(STYLE)
@@ -94,30 +79,6 @@ def comparison(run: Run, path: Path, frame: pd.DataFrame | None = None) -> None:
             figure.savefig(temporary, format="png", metadata={"Software": None})
 
 
-def _curves(run: Run) -> list[Curve]:
-    window = Target.of(run.info).window
-    curves = []
-    for system in dict.fromkeys(result.system for result in run.results):
-        seeds = [r.steps for r in run.results if r.system == system and len(r.steps)]
-        if not seeds:
-            continue
-        length = min(map(len, seeds))
-        raw = np.stack([steps["loss"].to_numpy()[:length] for steps in seeds])
-        time_s = np.stack([steps["time_s"].to_numpy()[:length] for steps in seeds])
-        # The window of the target, so that a line crosses the target where the table says it did.
-        smooth = np.stack([running_mean(one, min(window, length)) for one in raw])
-        columns = (time_s.mean(0), raw.mean(0), smooth.mean(0), half_width(smooth))
-        step = seeds[0]["step"].to_numpy()[:length] + 1
-        curves.append(Curve(system, *(_thinned(column) for column in (step, *columns))))
-    return curves
-
-
-def _thinned(column: np.ndarray) -> np.ndarray:
-    """At most about POINTS of the values, evenly spaced, the last among them."""
-    stride = -(-len(column) // POINTS)
-    return column[::-1][::stride][::-1]
-
-
 def _bars_share(frame: pd.DataFrame) -> float:
     """Height of the bar panels against the loss panels: a bar keeps its thickness when there are many."""
     return float(np.clip(0.2 + 0.1 * frame["system"].nunique(), 0.45, 1.0))
@@ -131,7 +92,7 @@ def _head(figure: SubFigure, run: Run, frame: pd.DataFrame) -> None:
     warnings = (
         [f"STAND-IN DATA, not {data_name(run.info).removeprefix('stand-in for ')}"] if run.info.data.stand_in else []
     )
-    unfinished = (frame["status"] != "finished").sum()
+    unfinished = (~frame["status"].isin(DONE)).sum()
     if unfinished:
         warnings.append(f"{unfinished} of {len(frame)} results unfinished")
     if warnings:
@@ -154,9 +115,10 @@ def _draw_losses(axes: Axes, curves: list[Curve], target: Target, against: str, 
         style, x = look(curve.system), getattr(curve, against) / scale
         if len(curves) <= RAW_LINES and np.isnan(curve.half).all():
             axes.plot(x, curve.raw, color=style.color, lw=0.6, alpha=0.22, zorder=1)
-        axes.fill_between(
-            x, curve.smooth - curve.half, curve.smooth + curve.half, color=style.color, alpha=0.2, lw=0, zorder=2
-        )
+        if curve.seeds >= BAND_SEEDS:
+            axes.fill_between(
+                x, curve.smooth - curve.half, curve.smooth + curve.half, color=style.color, alpha=0.2, lw=0, zorder=2
+            )
         every = max(1, len(x) // 6)
         marked = against == "step"  # by time, markers show where the target was reached
         axes.plot(
@@ -170,11 +132,11 @@ def _draw_losses(axes: Axes, curves: list[Curve], target: Target, against: str, 
             markevery=(every // 2, every),
             zorder=4 if curve.system == BASELINE else 3,
         )
-    _limit_losses(axes, curves, target)
+    limit_losses(axes, curves, target)
     _draw_target(axes, target)
 
 
-def _limit_losses(axes: Axes, curves: list[Curve], target: Target) -> None:
+def limit_losses(axes: Axes, curves: list[Curve], target: Target) -> None:
     """Fit the axis to smoothed lines and target: single steps and a run that diverges must not squeeze the rest."""
     ends = [curve.smooth[np.isfinite(curve.smooth)] for curve in curves]
     ends = [end for end in ends if len(end)]
@@ -219,7 +181,7 @@ def _loss_by_step(axes: Axes, curves: list[Curve], target: Target) -> None:
 def _loss_by_time(axes: Axes, curves: list[Curve], target: Target, frame: pd.DataFrame) -> None:
     kind = clock(frame["fabric"])
     ends = [float(curve.time_s[-1]) for curve in curves if curve.time_s[-1] > 0]
-    unit, scale = _time_unit(max(ends, default=1.0))
+    unit, scale = time_unit(max(ends, default=1.0))
     axes.set_title(f"Training loss by {kind}")
     axes.set_xlabel(f"{kind} ({unit})")
     _draw_losses(axes, curves, target, "time_s", scale)
@@ -242,7 +204,8 @@ def _loss_by_time(axes: Axes, curves: list[Curve], target: Target, frame: pd.Dat
             )
 
 
-def _time_unit(longest_s: float) -> tuple[str, float]:
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """The unit of a time axis, and how many seconds it has."""
     if longest_s < 300:
         return "s", 1.0
     return ("min", 60.0) if longest_s < 3 * 3600 else ("h", 3600.0)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,76 +12,32 @@ from rich.markup import escape
 from rich.table import Table
 
 from testbed.record.reader import Run
-from testbed.report import papers
+from testbed.report import columns, papers
+from testbed.report.columns import Column, speedup_metric, table, with_rest
+from testbed.report.compare import Comparison
 from testbed.report.looks import look
 from testbed.report.summary import BASELINE, Target, aggregate, model_name, relate
 from testbed.report.wording import (
-    NONE,
     NOT_REACHED,
     caveats,
-    clock,
     conditions,
     duration,
     is_missing,
     percent,
-    size,
     times,
     title,
 )
 
+REPLAY = "replay.png"  # in the folder of a run that followed a trace
 PLAIN_WIDTH = 160  # columns of a table that goes to a file or a pipe
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of the result table: its head, the metric it shows and how it is written."""
-
-    head: str
-    metric: str
-    write: Callable[[Any], str]
-
-
-def _columns(frame: pd.DataFrame) -> list[Column]:
-    columns = [
-        Column("steps", "steps", lambda value: f"{value:,.0f}"),
-        Column("final loss", "final_loss", lambda value: NONE if is_missing(value) else f"{value:.3f}"),
-        Column("accuracy", "final_accuracy", percent),
-        Column("full precision", "accuracy_full", percent),
-        Column("EMA", "accuracy_ema", percent),
-        Column(clock(frame["fabric"]), "time_s", duration),
-        Column("time to target", "time_to_target_s", duration),
-        Column("WAN bytes", "wan_bytes", size),
-        Column("compression", "compression", times),
-        Column("speedup", "speedup_vs_baseline", times),
-    ]
-    shown_if_any = {"accuracy_full": "accuracy_quantized", "accuracy_ema": "accuracy_ema"}
-    columns = [c for c in columns if c.metric not in shown_if_any or frame[shown_if_any[c.metric]].notna().any()]
-    return [c for c in columns if (frame["target"] != "").any() or "target" not in c.metric]
-
-
 def rows(frame: pd.DataFrame, by: Sequence[str] = ("system",)) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of the result table: one row per system (or other key), over its seeds if there are several."""
-    columns = _columns(frame)
-    together = aggregate(frame, by)
-    several = len(together) < len(frame)
-    unfinished = frame[frame["status"] != "finished"].set_index(list(by)).index
-    cells = []
-    for record in together.to_dict("records"):
-        key = tuple(record[name] for name in by)
-        names = [look(value).label if name == "system" else str(value) for name, value in zip(by, key, strict=True)]
-        if (key if len(key) > 1 else key[0]) in unfinished:
-            names[-1] += " (unfinished)"
-        seeds = [str(record["seeds"])] if several else []
-        cells.append([*names, *seeds, *(_cell(record, column) for column in columns)])
-    return [*by, *(["seeds"] if several else []), *(column.head for column in columns)], cells
-
-
-def _cell(record: dict[str, Any], column: Column) -> str:
-    if column.metric == "time_to_target_s" and record["reached"] < record["seeds"]:
-        return NOT_REACHED if not record["reached"] else f"{NOT_REACHED} by {record['seeds'] - record['reached']}"
-    text = column.write(record[column.metric])
-    half = record[f"{column.metric}_high"] - record[column.metric]
-    return f"{text} ± {column.write(half)}" if half > 0 else text
+    """Heads and cells of a result table: one row per system (or other key), over its seeds if there are several."""
+    shown = {"wan_bytes", "compression"}
+    traffic = [column for column in columns.traffic(frame) if column.metric in shown]
+    speedup = Column("speedup", speedup_metric(BASELINE), times)
+    return table(frame, by, [*columns.result(frame), *columns.timing(frame, over=()), *traffic, speedup])
 
 
 def headlines(run: Run, frame: pd.DataFrame) -> list[str]:
@@ -162,16 +117,27 @@ def show(run: Run, frame: pd.DataFrame, console: Console | None = None) -> None:
         console.print(escape(sentence), style="yellow")
 
 
-def show_compared(frame: pd.DataFrame, console: Console | None = None) -> None:
-    """Print what `testbed.report.compare.compare` returned: one row per run and system."""
+def show_compared(found: Comparison, console: Console | None = None) -> None:
+    """Print a comparison: a row per system, and per run or differing condition where those cannot be put together."""
     console = _plain_unless_terminal(console)
-    differs = frame["differs"].iloc[0] if len(frame) else ""
-    by = ("run", "system", *differs.split(", ")) if differs else ("run", "system")
-    console.print(_rich("comparison", *rows(frame, by)))
-    if differs:
-        console.print(escape(f"NOT LIKE WITH LIKE: the runs differ in {differs}."), style="bold yellow")
-    for name, group in frame[frame["data"].str.startswith("stand-in")].groupby("run", sort=False):
-        console.print(escape(f"{name}: STAND-IN DATA ({group['data'].iloc[0]})."), style="yellow")
+    for head, part in compared_tables(found).items():
+        console.print(_rich(head, *part))
+    for sentence in found.caveats:
+        console.print(escape(sentence), style="bold yellow" if sentence.isupper() else "yellow")
+    for note in found.notes:
+        console.print(escape(note), style="dim")
+
+
+def compared_tables(found: Comparison) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """The tables of a comparison, heads and cells, by title."""
+    frame = with_rest(found.frame)
+    parts = {
+        "Loss and accuracy": columns.result(frame),
+        "Time": columns.timing(frame, (BASELINE, *found.over)),
+        "Traffic": columns.traffic(frame),
+        "Where a step's time went": columns.spent(frame),
+    }
+    return {head: table(frame, found.by, part) for head, part in parts.items()}
 
 
 def _plain_unless_terminal(console: Console | None) -> Console:
@@ -196,13 +162,15 @@ def markdown(run: Run, frame: pd.DataFrame) -> str:
     parts = [f"# {title(run)}", conditions(run)]
     parts += [f"> **{sentence}**" for sentence in caveats(run, frame)]
     parts.append("\n".join(f"- {sentence}" for sentence in headlines(run, frame)))
-    parts.append(_table(heads, cells))
+    parts.append(markdown_table(heads, cells))
     if len(aggregate(frame)) < len(frame):
         parts.append("Mean over the seeds ± half its 95 % interval (Student's t); each seed is in summary.csv.")
     if compared := paper_rows(run, frame):
         parts.append("## Beside the papers\n\nOther hardware, links and data order: set beside, not tuned to.")
-        parts.append(_table(["quantity", "paper", "here", "source"], compared))
+        parts.append(markdown_table(["quantity", "paper", "here", "source"], compared))
     parts.append("![comparison](comparison.png)")
+    if (run.folder / REPLAY).is_file():
+        parts.append(f"![the trace and what came of it]({REPLAY})")
     if run.missing:
         parts.append("## What the record lacks\n\n" + "\n".join(f"- {note}" for note in run.missing))
     parts.append(_provenance(run))
@@ -226,7 +194,7 @@ def _provenance(run: Run) -> str:
     return "## How it was made\n\n" + "\n".join(f"- {name}: {value}" for name, value in facts.items() if value)
 
 
-def _table(heads: list[str], cells: list[list[str]]) -> str:
+def markdown_table(heads: list[str], cells: list[list[str]]) -> str:
     rule = ["---", *("---:" for _ in heads[1:])]
     lines = [heads, rule, *([cell.replace("|", "\\|") for cell in line] for line in cells)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from testbed.record.info import DONE
 from testbed.record.reader import Run
 from testbed.report.looks import look
 from testbed.report.summary import BASELINE, FINAL_STEPS, Target, aggregate, data_name, model_name, section
@@ -39,6 +40,13 @@ def times(value: float) -> str:
 def percent(fraction: float) -> str:
     """A fraction as percent with one decimal: 47.2 %."""
     return NONE if is_missing(fraction) else f"{100 * fraction:.1f} %"
+
+
+def dollars(usd: float) -> str:
+    """US dollars to the cent, or to three digits below one: $12.40, $0.0213."""
+    if is_missing(usd):
+        return NONE
+    return f"${usd:,.2f}" if usd >= 1 or usd == 0 else f"${number(usd)}"
 
 
 def size(size_bytes: float) -> str:
@@ -83,17 +91,22 @@ def conditions(run: Run) -> str:
     regions = info.topology.get("regions") or section(info, "topology").get("regions") or []
     workers = info.topology.get("workers_per_region") or section(info, "topology").get("workers_per_region")
     batch = section(info, "training").get("batch_size")
+    tcp = section(info, "network")
     parts = [
         f"{info.fabric} fabric" if info.fabric else "",
         f"delay by {info.delay_mechanism}" if info.delay_mechanism and info.fabric != "virtual" else "",
         f"time dilation {info.dilation:g}",
         f"compute: {info.compute}" if info.compute else "",
+        f"TCP window {tcp['tcp_window_kb']:g} kB" if tcp.get("tcp_window_kb") else "",
+        "TCP slow start" if tcp.get("slow_start") else "",
         f"{len(regions)} × {workers} workers" if regions and workers else "",
         model_name(info),
         data_name(info),
         f"batch {batch}" if batch else "",
-        f"target {target} (mean of {target.window} steps)" if target.loss is not None else "",
-        f"target {target}" if target.accuracy is not None else "",
+        *(
+            f"target {words}" + (f" (mean of {target.window} steps)" if words.startswith("loss") else "")
+            for words in target.in_words
+        ),
     ]
     return " · ".join(part for part in parts if part)
 
@@ -105,7 +118,11 @@ def caveats(run: Run, frame: pd.DataFrame) -> list[str]:
         note = f" ({run.info.data.note})" if run.info.data.note else ""
         name = data_name(run.info).removeprefix("stand-in for ")
         said.append(f"STAND-IN DATA: generated images in the place of {name}{note}; accuracies say nothing about it.")
-    ends = frame.loc[frame["status"] != "finished"]
+    said += [
+        f"{row.system} seed {row.seed} ended with the trace, after {row.steps:,} steps."
+        for row in frame.loc[frame["status"] == "ended"].itertuples()
+    ]
+    ends = frame.loc[~frame["status"].isin(DONE)]
     said += [
         f"{row.system} seed {row.seed} is {row.status}: {row.steps:,} steps recorded." for row in ends.itertuples()
     ]

@@ -1,4 +1,4 @@
-"""The report of a run: `summary.csv`, `summary.md` and `comparison.png` beside its records."""
+"""The report of a run, beside its records: `summary.csv`, `summary.md`, `comparison.png`, with a trace `replay.png`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pandas as pd
 from testbed.record.files import write_whole
 from testbed.record.reader import Run, load
 from testbed.report.plots import comparison
+from testbed.report.replay_plot import replay
 from testbed.report.summary import summarize
-from testbed.report.tables import markdown
+from testbed.report.tables import REPLAY, markdown
 
 
 def write_report(folder: Path) -> tuple[Run, pd.DataFrame]:
@@ -28,8 +29,9 @@ def write_report(folder: Path) -> tuple[Run, pd.DataFrame]:
     run = load(folder)
     frame = summarize(run)
     write_whole(run.folder / "summary.csv", csv(frame))
-    write_whole(run.folder / "summary.md", markdown(run, frame))
     comparison(run, run.folder / "comparison.png", frame)
+    replay(run, run.folder / REPLAY)
+    write_whole(run.folder / "summary.md", markdown(run, frame))
     return run, frame
 
 

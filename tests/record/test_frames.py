@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,13 +36,39 @@ def sent(end_s: float, interval_s: float, wire_bytes: int, link: str = "a>b") ->
 def test_a_step_is_the_mean_over_workers_and_ends_with_the_last(tmp_path: Path) -> None:
     events = done(0, 0, 1.5, 2.0, 0.5), done(0, 1, 1.25, 4.0, 1.0), done(1, 1, 2.0, 1.0)
     frame = parse(tmp_path, *events).steps
-    assert frame.to_dict("list") == {
+    measured = frame.drop(columns=["codec_s", "lan_s", "wan_s"])
+    assert measured.to_dict("list") == {
         "step": [0, 1],
         "time_s": [1.5, 2.0],
         "loss": [3.0, 1.0],
         "compute_s": [0.75, 1.0],
         "workers": [2, 1],
     }
+
+
+def test_where_a_step_went_is_the_mean_over_the_workers_that_said_so(tmp_path: Path) -> None:
+    spent = {"codec_s": 0.25, "lan_s": 0.5, "wan_s": 2.0}
+    told = StepDone(time_s=4.0, node="a/w0", step=0, loss=1.0, compute_s=0.5, **spent)
+    frame = parse(tmp_path, told, msgspec.structs.replace(told, node="a/w1", wan_s=3.0), done(1, 0, 5.0, 1.0)).steps
+    assert frame[["codec_s", "lan_s", "wan_s"]].to_numpy()[0].tolist() == [0.25, 0.5, 2.5]
+    assert frame[["codec_s", "lan_s", "wan_s"]].iloc[1].isna().all()
+
+
+def test_a_file_of_an_older_testbed_has_the_newer_columns_without_values(tmp_path: Path) -> None:
+    steps = parse(tmp_path, done(0, 0, 1.0, 2.0)).steps
+    frames.write(tmp_path)
+    table = pq.read_table(tmp_path / "steps.parquet").drop_columns(["codec_s", "lan_s", "wan_s"])
+    pq.write_table(table, tmp_path / "steps.parquet")
+    pd.testing.assert_frame_equal(frames.read(tmp_path, "steps"), steps)
+    assert frames.read(tmp_path, "steps", ["wan_s"])["wan_s"].isna().all()
+
+
+def test_bytes_up_to_a_time_take_their_share_of_its_second(tmp_path: Path) -> None:
+    parse(tmp_path, sent(2.0, 2.0, 200), sent(2.0, 1.0, 8, "b>a"))
+    frames.write(tmp_path)
+    assert frames.link_bytes_until(tmp_path, ["a>b", "b>a"], 1.25) == {"a>b": 125, "b>a": 2}
+    assert frames.link_bytes_until(tmp_path, ["a>b"], 9.0) == {"a>b": 200}
+    assert frames.link_totals(tmp_path) == {"a>b": 200, "b>a": 8}
 
 
 def test_one_worker_that_diverged_is_not_averaged_away(tmp_path: Path) -> None:

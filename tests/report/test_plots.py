@@ -15,7 +15,8 @@ from matplotlib.image import imread
 
 from testbed.record.info import DataInfo
 from testbed.record.reader import load
-from testbed.report import plots
+from testbed.report import curves, plots
+from testbed.report.curves import curves_of
 from testbed.report.looks import look
 
 MakeRun = Callable[..., Path]
@@ -81,7 +82,7 @@ def test_the_drawn_speedup_is_the_summarys(make_run: MakeRun, drawn: list[Figure
 def test_a_smoothed_line_crosses_the_target_where_the_table_says(make_run: MakeRun) -> None:
     run = load(make_run())
     frame = plots.summarize(run).set_index("system")
-    for curve in plots._curves(run):
+    for curve in curves_of(run):
         first = np.flatnonzero(curve.smooth <= 1.8)[0]
         assert curve.time_s[first] == frame.loc[curve.system, "time_to_target_s"]
         assert curve.step[first] == frame.loc[curve.system, "steps_to_target"]
@@ -128,9 +129,9 @@ def test_several_seeds_are_one_line_with_its_interval(make_run: MakeRun, drawn: 
 
 def test_a_long_run_is_thinned_and_keeps_its_end() -> None:
     column = np.arange(50_000)
-    thin = plots._thinned(column)
-    assert len(thin) <= plots.POINTS and thin[-1] == 49_999
-    assert plots._thinned(column[:7]).tolist() == list(range(7))
+    thin = curves.thinned(column)
+    assert len(thin) <= curves.POINTS and thin[-1] == 49_999
+    assert curves.thinned(column[:7]).tolist() == list(range(7))
 
 
 @pytest.mark.parametrize(

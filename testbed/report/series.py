@@ -1,0 +1,134 @@
+"""The report of a series of runs: one table over all of them, and what each system makes of the swept key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from testbed.record.files import replacing, write_whole
+from testbed.record.info import FILE_NAME as RUN_FILE
+from testbed.record.reader import Run, load
+from testbed.report.looks import look
+from testbed.report.plots import DPI, STYLE
+from testbed.report.summary import Target, running_mean, summarize
+from testbed.report.tables import markdown_table, paper_rows, rows
+from testbed.report.wording import caveats, conditions, title
+
+POINT = "point"
+LOG_RATIO = 20.0  # largest value / smallest beyond which a linear axis hides the small ones
+PANELS: tuple[tuple[str, str, float], ...] = (
+    ("final_accuracy", "accuracy, %", 100.0),
+    ("final_loss", "training loss", 1.0),
+    ("mean_step_s", "time of a step, s", 1.0),
+    ("bytes_a_step", "bytes of a step on all links, MB", 1e-6),
+)
+
+
+def write_series(folder: Path, labels: Sequence[str]) -> list[Path]:
+    """Write `summary.csv`, `summary.md` and `series.png` of the series in `folder`, from the records of its runs.
+
+    Parameters
+    ----------
+    labels : the runs' folders in the series, in order; those not begun yet are left out
+
+    Returns
+    -------
+    The files written; none when no run has begun.
+    """
+    runs = {label: load(folder / label) for label in labels if (folder / label / RUN_FILE).is_file()}
+    frames = {label: summarize(run) for label, run in runs.items()}
+    frames = {label: frame for label, frame in frames.items() if len(frame)}
+    if not frames:
+        return []
+    together = pd.concat([frame.assign(**{POINT: label}) for label, frame in frames.items()], ignore_index=True)
+    together["bytes_a_step"] = (together["wan_bytes"] + together["lan_bytes"]) / together["steps"]
+    columns = [POINT, *(name for name in together.columns if name not in (POINT, "bytes_a_step"))]
+    paths = [folder / name for name in ("summary.csv", "summary.md", "series.png")]
+    write_whole(paths[0], together[columns].to_csv(index=False, float_format="%.10g"))
+    write_whole(paths[1], _markdown(runs, frames, together, len(labels)))
+    _draw({label: runs[label] for label in frames}, together, paths[2])
+    return paths
+
+
+def _markdown(runs: dict[str, Run], frames: dict[str, pd.DataFrame], together: pd.DataFrame, wanted: int) -> str:
+    label, first = next((label, run) for label, run in runs.items() if label in frames)
+    heads, cells = rows(together, by=(POINT, "system"))
+    parts = [f"# {title(first)}, a series of {wanted} runs", f"The first of them: {conditions(first)}"]
+    parts += [f"> **{sentence}**" for sentence in caveats(first, frames[label])]
+    if len(frames) < wanted:
+        parts.append(f"> **{wanted - len(frames)} of {wanted} runs have no result yet**")
+    parts.append(markdown_table(heads, cells))
+    compared = [[label, *row] for label, frame in frames.items() for row in paper_rows(runs[label], frame)]
+    if compared:
+        parts.append("## Beside the papers\n\nOther hardware, links and data order: set beside, not tuned to.")
+        parts.append(markdown_table([POINT, "quantity", "paper", "here", "source"], compared))
+    parts.append("![series](series.png)")
+    parts.append("Each run's own report is in the folder of its name.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _draw(runs: dict[str, Run], together: pd.DataFrame, path: Path) -> None:
+    single = together["system"].nunique() == 1
+    with matplotlib.rc_context():
+        matplotlib.rcParams.update(matplotlib.rcParamsDefault)
+        matplotlib.rcParams.update(STYLE)
+        figure = Figure(figsize=(11.0, 7.2), dpi=DPI, layout="constrained")
+        FigureCanvasAgg(figure)
+        figure.suptitle(title(next(iter(runs.values()))), fontsize=14, fontweight="bold")
+        axes = figure.subplots(2, 2).flat
+        if single:
+            _losses(axes[0], runs, "step", "step")
+            _losses(axes[1], runs, "time_s", "time, s")
+        panels = PANELS if not single else PANELS[:1] + PANELS[2:3]
+        for place, (metric, label, scale) in zip(list(axes)[4 - len(panels) :], panels, strict=True):
+            _by_point(place, together, list(runs), metric, label, scale)
+        handles = axes[3].get_legend_handles_labels()
+        if not single:
+            figure.legend(*handles, loc="outside lower center", ncols=6, frameon=False)
+        with replacing(path) as temporary:
+            figure.savefig(temporary, format="png", metadata={"Software": None})
+
+
+def _losses(axes: Axes, runs: dict[str, Run], column: str, label: str) -> None:
+    """Training loss of the only system, a line for each run; later ones darker."""
+    shades = matplotlib.colormaps["viridis_r"](np.linspace(0.2, 0.95, len(runs)))
+    for (name, run), shade in zip(runs.items(), shades, strict=True):
+        for result in run.results[:1]:
+            loss = running_mean(result.steps["loss"].to_numpy(), min(Target.of(run.info).window, len(result.steps)))
+            x = result.steps[column] + (1 if column == "step" else 0)
+            axes.plot(x, loss, color=shade, lw=2, label=name)
+    axes.set(xlabel=label, title=f"Training loss by {'step' if column == 'step' else 'time'}")
+    axes.legend(frameon=False)
+
+
+def _by_point(axes: Axes, together: pd.DataFrame, labels: list[str], metric: str, title: str, scale: float) -> None:
+    """One metric of every system over the runs of the series."""
+    means = together.groupby(["system", POINT], sort=False)[metric].mean() * scale
+    for system in dict.fromkeys(together["system"]):
+        style = look(system)
+        values = means[system].reindex(labels)
+        form = f"{style.marker}{style.line}"
+        axes.plot(range(len(labels)), values, form, color=style.color, label=style.label)
+    axes.set_xticks(range(len(labels)), [_short(label) for label in labels])
+    present = means[means > 0]
+    if len(present) and present.max() / present.min() > LOG_RATIO:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+    axes.set(title=title[:1].upper() + title[1:], xlabel=_key(labels[0]))
+
+
+def _short(label: str) -> str:
+    """The values of a label: "workers=2-batch=60" is "2 / 60"."""
+    return " / ".join(part.partition("=")[2] for part in label.split("-") if "=" in part) or label
+
+
+def _key(label: str) -> str:
+    """The swept keys of a label."""
+    return " / ".join(part.partition("=")[0] for part in label.split("-") if "=" in part).replace("_", " ")
