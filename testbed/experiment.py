@@ -1,7 +1,9 @@
 """The experiment file: TOML, typed and strict, one struct per part.
 
 Whatever is wrong in it is one line that names the file, the key, what was found and what is allowed. A file may
-hold other sizes of itself: `[scale.paper]` with the keys that differ, taken by `--scale paper`.
+hold other sizes of itself: `[scale.paper]` with the keys that differ, taken by `--scale paper`. And it may be a
+series: `[sweep]` names keys with a list of values each, which are taken together, one run for each place in the
+lists. Setting one of these keys on the command line makes it a single run.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,6 +28,7 @@ from testbed.systems import SYSTEMS, Options
 from testbed.wan import profile as profiles
 from testbed.wan import trace as traces
 from testbed.wan.plan import NetworkPlan, Roles
+from testbed.wan.tcp import Tcp
 from testbed.wan.trace import Trace
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
@@ -44,7 +48,7 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[topology]`: the WAN profile, the regions that hold data, and where the global server stands.
 
     `kind` is "tree" (workers - LPS - global server) or "flat" (every worker talks to the global server).
-    `trace` is a file that says how the WAN's capacity changes over the run (`testbed.wan.trace`), by its path or its
+    `trace` is a file that says how the WAN's links change over the run (`testbed.wan.trace`), by its path or its
     name in `topologies/traces/`.
     """
 
@@ -115,6 +119,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: Model = Model()
     data: Data = Data()
     compute: Compute = Compute()
+    network: Tcp = Tcp()
     target: Target = Target()
     run: Run = Run()
 
@@ -141,6 +146,18 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         stored = traces.TRACES / f"{path.name.removesuffix('.csv')}.csv"
         return traces.load(stored if not path.is_file() and stored.is_file() else path, self.plan.regions)
 
+    @property
+    def not_emulated(self) -> str:
+        """Why no emulated network can run this; "" where one can."""
+        asked = [key for key, value in msgspec.structs.asdict(self.network).items() if value]
+        return f"it has a TCP of its own, and no network.{asked[0]}" if asked else ""
+
+    @property
+    def not_virtual(self) -> str:
+        """Why the virtual network cannot run this; "" where it can."""
+        impaired = [f"{src} to {dst}" for (src, dst), link in self.plan.wan.items() if link.impaired]
+        return f"it knows no packets, and the profile asks for loss or jitter on {impaired[0]}" if impaired else ""
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` takes back."""
         return msgspec.to_builtins(self)
@@ -149,14 +166,22 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 EXPERIMENT = inspect.type_info(Experiment)
 
 
+@dataclass(frozen=True)
+class Point:
+    """One run of a series; `label` names what it differs in, "" where there is no series."""
+
+    label: str
+    experiment: Experiment
+
+
 def load(
     name: str,
     overrides: Sequence[str] = (),
     scale: str = "",
     systems: Sequence[str] = (),
     seeds: Sequence[int] = (),
-) -> Experiment:
-    """Read an experiment by its name in `experiments/`, or by the path of its file.
+) -> list[Point]:
+    """Read an experiment by its name in `experiments/`, or by the path of its file: its one run, or its series.
 
     Parameters
     ----------
@@ -178,14 +203,39 @@ def load(
         if scale not in scales:
             raise InputError(f"{path}: no [scale.{scale}]{nearest(scale, scales) if scales else ' or any other'}")
         _lay_over(data, scales[scale])
+    sweep = _sweep(data.pop("sweep", {}), path)
     for override in overrides:
-        _override(data, override)
+        if _override(data, override) in sweep:
+            sweep = {}
     if systems:
         present = _table(data.get("systems", {}), f"{path}: systems")
         data["systems"] = {system: present.get(system, {}) for system in systems}
     if seeds:
         _table(data.setdefault("run", {}), f"{path}: run")["seeds"] = list(seeds)
-    return from_dict(data, str(path))
+    return [_point(data, sweep, place, path) for place in range(max(map(len, sweep.values()), default=1))]
+
+
+def _sweep(sweep: Any, path: Path) -> dict[str, list[Any]]:
+    """`[sweep]`, checked: keys with lists of values, as many for each."""
+    values = _table(sweep, f"{path}: sweep")
+    for key, each in values.items():
+        if not isinstance(each, list) or not each:
+            raise InputError(f"{path}: sweep.{key} is {each!r}: it must be a list of values")
+    lengths = {key: len(each) for key, each in values.items()}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
+        raise InputError(f"{path}: sweep: its lists are taken together and must be equally long; {counts}")
+    return values
+
+
+def _point(data: Mapping[str, Any], sweep: Mapping[str, list[Any]], place: int, path: Path) -> Point:
+    """The run at a place of the series."""
+    changed = deepcopy(dict(data))
+    for key, values in sweep.items():
+        _put(changed, key, values[place], f"{path}: sweep.{key}")
+    named = {key.rpartition(".")[2]: values[place] for key, values in sweep.items()}
+    label = "-".join(f"{key}={value}" for key, value in named.items())
+    return Point(label, from_dict(changed, str(path)))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -243,14 +293,12 @@ def _check_names(experiment: Experiment, source: str) -> None:
     """Names that only their own part knows: each part's own error, with the file in front."""
     top = experiment.topology
     with _naming(f"{source}: model.name"):
-        models.spec(experiment.model.name)
+        models.check_fits(experiment.model.name, experiment.data.dataset)
     with _naming(source):
         experiment.training.worker_batch(len(experiment.roles.workers))
         compute_model(experiment.compute.device)
     with _naming(f"{source}: topology.profile"):
         profile = profiles.load(top.profile)
-        if profile.caps:  # the fabrics would run faster than the profile says
-            raise InputError(f"profile {profile.name} caps {', '.join(profile.caps)}, which no fabric can do yet")
     for key, region in [("topology.server_region", top.server_region)] + [
         ("topology.regions", region) for region in top.regions
     ]:
@@ -356,17 +404,25 @@ def _lay_over(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
             data[key] = value
 
 
-def _override(data: dict[str, Any], override: str) -> None:
+def _override(data: dict[str, Any], override: str) -> str:
+    """Change a key as `--set` says; returns the key."""
     path, equals, text = override.partition("=")
-    if not equals or not path.strip():
+    key = path.strip()
+    if not equals or not key:
         raise InputError(f"--set {override}: write it as key.path=value, e.g. training.steps=50")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text  # a bare word
-    *tables, key = path.strip().split(".")
+    _put(data, key, value, f"--set {override}")
+    return key
+
+
+def _put(data: dict[str, Any], path: str, value: Any, where: str) -> None:
+    """Set the key at a dotted path."""
+    *tables, key = path.split(".")
     for table in tables:
         data = data.setdefault(table, {})
         if not isinstance(data, dict):
-            raise InputError(f"--set {override}: {table} is not a table")
+            raise InputError(f"{where}: {table} is not a table")
     data[key] = value

@@ -11,15 +11,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from testbed import experiment as experiment_file
-from testbed import run
+from testbed import run, series
 from testbed.assembly import Assembly
-from testbed.errors import InputError, TestbedError
+from testbed.errors import InputError, Interrupted, TestbedError
 from testbed.fabrics.choice import choose
 from testbed.fabrics.emulation import sandbox
 from testbed.learning.learner import device as check_device
 from testbed.record import info as info_file
 from testbed.record.info import RunInfo
-from testbed.report.tables import show
+from testbed.record.tensorboard import require as require_tensorboard
+from testbed.report.series import write_series
+from testbed.report.tables import REPLAY, show
 from testbed.report.write import write_report
 
 
@@ -31,16 +33,24 @@ def launch(
     seeds: Sequence[int],
     device: str,
     out: Path,
+    jobs: int | None = None,
+    tensorboard: bool = False,
 ) -> int:
     """Run an experiment (parameters as in `experiment.load`) on the fabric it names; returns the exit code."""
-    experiment = experiment_file.load(name, overrides, scale, systems, seeds)
-    fabric, why = choose(experiment.run.fabric)
+    points = experiment_file.load(name, overrides, scale, systems, seeds)
+    first = points[0].experiment
+    not_virtual = next((why for point in points if (why := point.experiment.not_virtual)), "")
+    not_emulated = next((why for point in points if (why := point.experiment.not_emulated)), "")
+    fabric, why = choose(first.run.fabric, not_virtual, not_emulated)
     _check_workplace(out, device)
+    if tensorboard:
+        require_tensorboard()
+    chosen = [run.choose_jobs(point.experiment, fabric, jobs) for point in points]
     inside = sandbox.inside()
     if not inside:
         if why:
             print(why)
-        Assembly(experiment, device, allow_download=True, on_notice=print).dataset  # noqa: B018 - fetched here, where there is a network
+        Assembly(first, device, allow_download=True, on_notice=print).dataset  # noqa: B018 - fetched here, where there is a network
     if fabric == "mininet" and not inside:
         return _again_inside()
     request = run.Request(
@@ -48,20 +58,43 @@ def launch(
         fabric=fabric,
         device=device,
         results=out,
+        jobs=chosen[0],
+        tensorboard=tensorboard,
         command=tuple(sys.argv[1:]),
         notes=(why,) if why and fabric == "virtual" else (),
     )
-    return _report_on(lambda begun: run.start(experiment, request, begun))
+    if len(points) > 1:
+        return _play_series(series.begin(points, request, run.new_id(fabric)), jobs)
+    return _report_on(lambda begun: run.start(first, request, begun))
 
 
-def relaunch(folder: Path) -> int:
-    """Go on with the run in `folder`; returns the exit code."""
-    facts = info_file.read_info(folder, RunInfo)
-    experiment = experiment_file.from_dict(facts.experiment, str(folder / info_file.FILE_NAME))
-    choose(facts.fabric)
-    if facts.fabric == "mininet" and not sandbox.inside():
+def relaunch(folder: Path, jobs: int | None = None) -> int:
+    """Go on with the run or the series in `folder`; returns the exit code."""
+    if series.is_series(folder):
+        fabric = series.read(folder).fabric
+    else:
+        facts = info_file.read_info(folder, RunInfo)
+        fabric = facts.fabric
+    choose(fabric)
+    if fabric == "mininet" and not sandbox.inside():
         return _again_inside()
-    return _report_on(lambda begun: run.resume(folder, experiment, facts, begun))
+    if series.is_series(folder):
+        return _play_series(folder, jobs)
+    experiment = experiment_file.from_dict(facts.experiment, str(folder / info_file.FILE_NAME))
+    chosen = run.choose_jobs(experiment, fabric, jobs)
+    return _report_on(lambda begun: run.resume(folder, experiment, facts, begun, chosen))
+
+
+def _play_series(folder: Path, jobs: int | None) -> int:
+    """Play all runs of a series that are still to play, and set them side by side, however it ends."""
+    try:
+        series.play(folder, jobs, _report_on)
+    except Interrupted:
+        raise Interrupted(f"stopped; go on with --resume {folder}") from None
+    finally:
+        written = write_series(folder, list(series.read(folder).points))
+    print("\n".join(f"series: {_shown(path)}" for path in written))
+    return 0
 
 
 def _report_on(play: Callable[[Callable[[Path], None]], None]) -> int:
@@ -76,11 +109,17 @@ def _report_on(play: Callable[[Callable[[Path], None]], None]) -> int:
         folder = begun[0]
         result, frame = write_report(folder)
         show(result, frame)
-        shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+        shown = _shown(folder)
         print(f"table: {shown / 'summary.md'}\nplot:  {shown / 'comparison.png'}")
+        if (folder / REPLAY).is_file():
+            print(f"trace: {shown / REPLAY}")
     if failure is not None:
         raise failure
     return 0
+
+
+def _shown(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _check_workplace(out: Path, device: str) -> None:

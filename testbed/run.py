@@ -8,10 +8,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -26,13 +27,15 @@ from testbed.assembly import Assembly, threads
 from testbed.checkpoint import Checkpoint, Clock
 from testbed.compute import compute_model
 from testbed.errors import InputError, Interrupted
-from testbed.experiment import Experiment
-from testbed.fabrics.base import Fabric
+from testbed.experiment import Experiment, from_dict
+from testbed.fabrics.base import TRACE_LATE_S, Fabric, TraceEnded
 from testbed.fabrics.virtual import VirtualFabric
+from testbed.pool import run_all
 from testbed.record import info as info_file
-from testbed.record.events import Checkpointed, Evaluated, Event, LinkBytes, RunEnded, RunStarted, StepDone
+from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
 from testbed.record.info import DataInfo, LinkInfo, ResultInfo, RunInfo
 from testbed.record.recorder import Recorder
+from testbed.record.tensorboard import Scalars
 from testbed.report.live import Progress
 
 RESULTS = Path("results")
@@ -42,12 +45,19 @@ MODEL_FILE = "model.npz"
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for beside the experiment itself."""
+    """What the command line asks for beside the experiment itself.
+
+    `jobs` systems and seeds are played at once, each in a process of its own (virtual fabric, modelled compute).
+    `folder` is where the run's records go; None: a new one in `results`. `tensorboard`: write scalars, too.
+    """
 
     target: str
     fabric: str  # "virtual" or "mininet", already chosen
     device: str = "cpu"
     results: Path = RESULTS
+    folder: Path | None = None
+    jobs: int = 1
+    tensorboard: bool = False
     command: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -57,8 +67,8 @@ def start(experiment: Experiment, request: Request, begun: Callable[[Path], None
     assembly = Assembly(experiment, request.device)
     dataset = assembly.dataset
     began = datetime.now().astimezone()
-    run_id = f"{began:%Y%m%d-%H%M%S}-{request.fabric}"
-    folder = _new_folder(request.results / request.target, run_id)
+    folder = request.folder or new_folder(request.results / request.target, new_id(request.fabric))
+    folder.mkdir(exist_ok=True)
     profile = experiment.plan.profile
     network = {
         f"{a}>{b}": LinkInfo(goodput_mbit=link.goodput_mbit, rtt_ms=link.rtt_ms)
@@ -82,16 +92,17 @@ def start(experiment: Experiment, request: Request, begun: Callable[[Path], None
         seeds=list(experiment.run.seeds),
         data=DataInfo(dataset=dataset.name, stand_in=not dataset.real, note=dataset.note),
         started_at=began.isoformat(timespec="seconds"),
+        tensorboard=request.tensorboard,
         command=list(request.command),
         environment=info_file.environment(),
         notes=list(request.notes),
     )
     info_file.write_info(folder, facts)
     begun(folder)
-    _run(folder, experiment, assembly, facts)
+    _run(folder, experiment, assembly, facts, request.jobs)
 
 
-def resume(folder: Path, experiment: Experiment, facts: RunInfo, begun: Callable[[Path], None]) -> None:
+def resume(folder: Path, experiment: Experiment, facts: RunInfo, begun: Callable[[Path], None], jobs: int = 1) -> None:
     """Go on with a run that was interrupted, from the last checkpoint of each system and seed."""
     assembly = Assembly(experiment, _torch_device(facts))
     if facts.data.stand_in == assembly.dataset.real:
@@ -99,10 +110,32 @@ def resume(folder: Path, experiment: Experiment, facts: RunInfo, begun: Callable
         raise InputError(f"{folder}: it began with {facts.data.note}, but here is {here}; start a new run")
     folder = folder.resolve()
     begun(folder)
-    _run(folder, experiment, assembly, facts)
+    _run(folder, experiment, assembly, facts, jobs)
 
 
-def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInfo) -> None:
+def choose_jobs(experiment: Experiment, fabric: str, jobs: int | None) -> int:
+    """How many systems and seeds to play at once: `jobs`, or what the cores allow.
+
+    Raises
+    ------
+    InputError
+        Several at once would change what is measured.
+    """
+    measured = compute_model(experiment.compute.device).device is None
+    if jobs is None:
+        plays = len(experiment.systems) * len(experiment.run.seeds)
+        return 1 if fabric != "virtual" or measured else min(plays, len(os.sched_getaffinity(0)))
+    if jobs > 1 and fabric != "virtual":
+        raise InputError(f"--jobs {jobs}: emulated systems run one after the other; use --fabric virtual")
+    if jobs > 1 and measured:
+        raise InputError(f"--jobs {jobs}: measured compute times would count each other; set compute.device, e.g. m60")
+    return jobs
+
+
+def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInfo, jobs: int) -> None:
+    if jobs > 1:
+        _run_at_once(folder, experiment, facts, jobs)
+        return
     with _signals_interrupt(), threads(1), tempfile.TemporaryDirectory(prefix="tb") as scratch:
         with _open_fabric(facts.fabric, assembly, _torch_device(facts), Path(scratch)) as fabric:
             described = fabric.describe()
@@ -113,32 +146,63 @@ def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInf
             try:
                 for seed in experiment.run.seeds:
                     for system in experiment.systems:
-                        _Play(folder, experiment, assembly, fabric, system, seed).run()
+                        _Play(folder, facts, assembly, fabric, system, seed).run()
                         facts.delay_report = fabric.delay_report()
-                        facts.notes = _with_warning(facts.notes, facts.delay_report)
+                        facts.notes = _with_warnings(facts.notes, facts.delay_report)
                         info_file.write_info(folder, facts)
             except KeyboardInterrupt:  # between two systems
                 raise Interrupted(f"stopped; go on with --resume {folder}") from None
 
 
-def _with_warning(notes: list[str], report: dict[str, Any]) -> list[str]:
-    """The run's notes, with one on the delay stage where it was late or lost frames."""
-    late_ms = report.get("lateness_p99_ms", 0.0)
-    mark = "The delay line"
-    kept = [note for note in notes if not note.startswith(mark)]
-    if late_ms <= LATE_MS:
-        return kept
-    return [*kept, f"{mark} sent one frame in a hundred more than {late_ms:.1f} ms late: this machine was busy."]
+def _run_at_once(folder: Path, experiment: Experiment, facts: RunInfo, jobs: int) -> None:
+    """Every system and seed in a process of its own, `jobs` at a time."""
+    plays = [(folder, facts, system, seed) for seed in experiment.run.seeds for system in experiment.systems]
+    with _signals_interrupt():
+        try:
+            run_all(_play_alone, plays, jobs)
+        except (KeyboardInterrupt, Interrupted):
+            raise Interrupted(f"stopped; go on with --resume {folder}") from None
+
+
+def _play_alone(folder: Path, facts: RunInfo, system: str, seed: int) -> None:
+    """One system and seed on a virtual fabric, in this process."""
+    assembly = Assembly(from_dict(facts.experiment, info_file.FILE_NAME), _torch_device(facts))
+    with _signals_interrupt(), threads(1), _open_fabric("virtual", assembly, _torch_device(facts), folder) as fabric:
+        _Play(folder, facts, assembly, fabric, system, seed, can_draw=False).run()
+
+
+def _with_warnings(notes: list[str], report: dict[str, Any]) -> list[str]:
+    """The run's notes, with one on the delay stage and one on the trace where they were late."""
+    frames, changes = "The delay line", "Of the trace's"
+    said = [note for note in notes if not note.startswith((frames, changes))]
+    if (late_ms := report.get("lateness_p99_ms", 0.0)) > LATE_MS:
+        said.append(f"{frames} sent one frame in a hundred more than {late_ms:.1f} ms late: this machine was busy.")
+    if late := report.get("trace_late", 0):
+        worst_ms = report["trace_late_max_ms"]
+        said.append(
+            f"{changes} {report['trace_changes']:,} changes {late:,} came more than {1e3 * TRACE_LATE_S:g} ms late,"
+            f" the latest by {worst_ms:.0f} ms."
+        )
+    return said
 
 
 class _Play:
     """One system and seed on a fabric."""
 
     def __init__(
-        self, run_folder: Path, experiment: Experiment, assembly: Assembly, fabric: Fabric, system: str, seed: int
+        self,
+        run_folder: Path,
+        facts: RunInfo,
+        assembly: Assembly,
+        fabric: Fabric,
+        system: str,
+        seed: int,
+        can_draw: bool = True,
     ) -> None:
+        self._can_draw = can_draw  # a live view: several at once would overwrite each other
         self.folder = run_folder / system / f"seed-{seed}"
-        self.experiment, self.assembly, self.fabric = experiment, assembly, fabric
+        self.facts, self.assembly, self.fabric = facts, assembly, fabric
+        self.experiment = experiment = assembly.experiment
         self.system, self.seed = system, seed
         self.steps = experiment.training.steps
         self.clock = Clock(0, 0.0)
@@ -157,13 +221,13 @@ class _Play:
         self.clock = last.clock if last else self.clock
         with Recorder.resume(self.folder, self.clock.step) as self.recorder:
             info_file.write_info(self.folder, self.info)
-            label = f"{self.system}, seed {self.seed}"
-            with Progress(self.steps, label) as self.progress:
+            with self._watching():
                 self.fabric.record, self.fabric.observe = self._record, self._show
-                self._loss = _StepLoss(len(self.experiment.roles.workers))
-                self._wan = _WanRate()
+                how = "finished"
                 try:
                     self._segments(last)
+                except TraceEnded as end:  # evaluated and kept as of the last checkpoint
+                    how, self.clock = "ended", Clock(self.clock.step, end.clock_s)
                 except KeyboardInterrupt:
                     self.fabric.close()  # roles in other processes would go on recording
                     self._end("interrupted", "stopped by a signal")
@@ -175,12 +239,26 @@ class _Play:
                     self.fabric.close()
                     self._end("failed", str(error))
                     raise
-            self._end("finished")
+            self._end(how)
         checkpoint.remove(self.folder)
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Show the run's events to whoever watches them as they come."""
+        roles = self.experiment.roles_of(self.system)
+        goodput_mbit = {name: link.goodput_mbit for name, link in self.facts.network.items()}
+        label = f"{self.system}, seed {self.seed}"
+        with ExitStack() as stack:
+            progress = Progress(label, self.steps, roles, goodput_mbit, can_draw=self._can_draw)
+            self._watchers: list[Progress | Scalars] = [stack.enter_context(progress)]
+            if self.facts.tensorboard:
+                scalars = Scalars(self.folder, len(roles.workers), self.facts.started_at, self.clock.step)
+                self._watchers.append(stack.enter_context(scalars))
+            yield
 
     def _is_finished(self) -> bool:
         try:
-            return info_file.read_info(self.folder, ResultInfo).status == "finished"
+            return info_file.read_info(self.folder, ResultInfo).status in info_file.DONE
         except InputError:
             return False
 
@@ -231,50 +309,14 @@ class _Play:
         self._show(event)
 
     def _show(self, event: Event) -> None:
-        match event:
-            case StepDone():
-                if (loss := self._loss.add(event)) is not None:
-                    self.progress.update(event.step + 1, loss, event.time_s, self._wan.mbit_s)
-            case LinkBytes() if "/" not in event.link:
-                self._wan.add(event)
+        for watcher in self._watchers:
+            watcher.see(event)
 
     def _end(self, how: str, error: str = "") -> None:
         self._record(RunEnded(time_s=self.clock.clock_s, step=self.clock.step, how=how, error=error))
         self.info.status, self.info.error = how, error
         self.recorder.finish()
         info_file.write_info(self.folder, self.info)
-
-
-class _StepLoss:
-    """The mean loss of a step once all workers have reported it."""
-
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._losses: dict[int, list[float]] = {}
-
-    def add(self, event: StepDone) -> float | None:
-        losses = self._losses.setdefault(event.step, [])
-        losses.append(event.loss)
-        if len(losses) < self._workers:
-            return None
-        del self._losses[event.step]
-        return sum(losses) / len(losses)
-
-
-class _WanRate:
-    """What all WAN links together carried in the last interval recorded, in 10^6 bit/s on the wire."""
-
-    def __init__(self) -> None:
-        self.mbit_s: float | None = None
-        self._time_s: float | None = None
-        self._sum_mbit_s = 0.0
-
-    def add(self, event: LinkBytes) -> None:
-        if event.time_s != self._time_s:
-            if self._time_s is not None:
-                self.mbit_s = self._sum_mbit_s
-            self._sum_mbit_s, self._time_s = 0.0, event.time_s
-        self._sum_mbit_s += event.wire_bytes * 8e-6 / event.interval_s
 
 
 def _open_fabric(name: str, assembly: Assembly, device: str, scratch: Path) -> Fabric:
@@ -293,10 +335,16 @@ def _open_fabric(name: str, assembly: Assembly, device: str, scratch: Path) -> F
         assembly.system,
         experiment.run.link_interval_s,
         experiment.trace,
+        experiment.network,
     )
 
 
-def _new_folder(parent: Path, run_id: str) -> Path:
+def new_id(fabric: str) -> str:
+    """What a run that begins now is called."""
+    return f"{datetime.now():%Y%m%d-%H%M%S}-{fabric}"
+
+
+def new_folder(parent: Path, run_id: str) -> Path:
     """A folder nobody else has, also when two runs start in the same second."""
     for suffix in ("", *(f"-{k}" for k in range(2, 100))):
         folder = parent / (run_id + suffix)

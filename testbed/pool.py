@@ -1,0 +1,89 @@
+"""Independent work in processes of its own, several at once, stopped as cleanly as one process is."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from testbed.errors import Interrupted, RunError, TestbedError
+
+_context = multiprocessing.get_context("spawn")
+
+
+def run_all(work: Callable[..., None], calls: Sequence[tuple[Any, ...]], processes: int) -> None:
+    """Call `work(*arguments)` for each of `calls`, each in a new process, at most `processes` at a time, in order.
+
+    When one fails, or this process is asked to stop (KeyboardInterrupt), no further one begins; those under way are
+    stopped with SIGTERM, and once they have ended the failure is raised.
+
+    Raises
+    ------
+    RunError
+        What `work` raised, or a process died without saying why (e.g. killed for lack of memory).
+    """
+    left = list(calls)
+    running: dict[Connection, BaseProcess] = {}
+    try:
+        while left or running:
+            while left and len(running) < processes:
+                ours, process = _start(work, left.pop(0))
+                running[ours] = process
+            ready = wait(list(running))
+            for ours in [each for each in running if each in ready]:
+                _end(ours, running.pop(ours))
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.join()
+
+
+def _start(work: Callable[..., None], arguments: tuple[Any, ...]) -> tuple[Connection, BaseProcess]:
+    ours, theirs = _context.Pipe(duplex=False)
+    process = _context.Process(target=_play, args=(theirs, work, arguments), daemon=True)
+    process.start()
+    theirs.close()
+    return ours, process
+
+
+def _play(answer: Connection, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """The new process: do the work, say how it went, end; end as well when the one that started it is gone."""
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    try:
+        work(*arguments)
+    except KeyboardInterrupt:
+        answer.send(Interrupted("stopped"))
+    except TestbedError as error:
+        answer.send(error)
+    except Exception as error:
+        answer.send(RunError(f"{type(error).__name__}: {error}"))
+    else:
+        answer.send(None)
+
+
+def _stop_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _end(ours: Connection, process: BaseProcess) -> None:
+    """Take the answer of a process that has ended; raise what it failed with."""
+    try:
+        error = ours.recv()
+    except EOFError:
+        process.join()
+        died = f"a process of the run died (exit code {process.exitcode})"
+        raise RunError(f"{died}; is there memory for --jobs?") from None
+    finally:
+        ours.close()
+    process.join()
+    if error is not None:
+        raise error

@@ -1,0 +1,97 @@
+"""A series of runs that differ in the keys of `[sweep]`: played one after the other, reported on together.
+
+A series is a folder with `series.json` and, for each point, an ordinary run in a folder named after it. Whatever
+ends it, each run that has begun keeps its records, and the series goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from testbed import run
+from testbed.errors import InputError
+from testbed.experiment import Point, from_dict
+from testbed.record.files import write_whole
+from testbed.record.info import FILE_NAME as RUN_FILE
+from testbed.record.info import RunInfo, read_info
+
+FILE_NAME = "series.json"
+Play = Callable[[Callable[[Path], None]], None]
+"""Plays one run; what it is given is called with the run's folder."""
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """What `series.json` holds: the points in order, and what was asked for on the command line."""
+
+    target: str
+    fabric: str
+    device: str
+    command: tuple[str, ...]
+    notes: tuple[str, ...]
+    points: dict[str, dict[str, Any]]  # label -> experiment
+    tensorboard: bool = False
+
+
+def is_series(folder: Path) -> bool:
+    """Whether `folder` holds a series rather than a run."""
+    return (folder / FILE_NAME).is_file()
+
+
+def begin(points: Sequence[Point], request: run.Request, run_id: str) -> Path:
+    """Make the folder of a series; `play` does the rest."""
+    folder = run.new_folder(request.results / request.target, run_id)
+    experiments = {point.label: point.experiment.as_dict() for point in points}
+    stored = Stored(
+        request.target,
+        request.fabric,
+        request.device,
+        request.command,
+        request.notes,
+        experiments,
+        request.tensorboard,
+    )
+    write_whole(folder / FILE_NAME, msgspec.json.format(msgspec.json.encode(stored), indent=1).decode() + "\n")
+    return folder
+
+
+def read(folder: Path) -> Stored:
+    """The series in `folder`.
+
+    Raises
+    ------
+    InputError
+        `series.json` is missing or damaged.
+    """
+    path = folder / FILE_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Stored)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); start the series anew") from None
+
+
+def play(folder: Path, jobs: int | None, report: Callable[[Play], object]) -> None:
+    """Play what is still to be played; `report` plays one run, given what does it, and reports on it."""
+    stored = read(folder)
+    for label, data in stored.points.items():
+        experiment = from_dict(data, str(folder / FILE_NAME))
+        chosen = run.choose_jobs(experiment, stored.fabric, jobs)
+        place = folder / label
+        if (place / RUN_FILE).is_file():
+            facts = read_info(place, RunInfo)
+            report(lambda begun: run.resume(place, experiment, facts, begun, chosen))  # noqa: B023 - called at once
+            continue
+        request = run.Request(
+            stored.target,
+            stored.fabric,
+            stored.device,
+            folder=place,
+            jobs=chosen,
+            tensorboard=stored.tensorboard,
+            command=stored.command,
+            notes=stored.notes,
+        )
+        report(lambda begun: run.start(experiment, request, begun))  # noqa: B023
