@@ -24,7 +24,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(COMPUTE),--set compute.device=$(COMPUTE)) $(if $(SCALE),--scale $(SCALE)) \
           $(if $(DEVICE),--device $(DEVICE)) $(if $(OUT),--out "$(OUT)")
 
-.PHONY: help setup setup-dev check test test-fast experiment replay plots fidelity bench reference clean
+.PHONY: help setup setup-dev check test test-fast experiment replay plots report fidelity bench reference clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,10 @@ replay: setup  ## run TARGET while its WAN follows TRACE: make replay TRACE=topo
 plots: setup  ## draw a run's tables and plots again: make plots RUN=results/cifarnet/<run>
 	$(if $(RUN),,$(error name the run: make plots RUN=results/cifarnet/<run>))
 	$(TESTBED) plot "$(RUN)"
+
+report: setup  ## write a run's report page, one HTML file: make report RUN=results/cifarnet/<run>
+	$(if $(RUN),,$(error name the run: make report RUN=results/cifarnet/<run>))
+	$(TESTBED) report "$(RUN)"
 
 fidelity: setup  ## does the emulated network do what PROFILE says?
 	$(TESTBED) fidelity $(or $(PROFILE),weightgrad-ec2) $(if $(OUT),--out "$(OUT)")

@@ -38,7 +38,7 @@ def latest(folder: Path) -> Checkpoint | None:
     for path in folder.glob(f"{PREFIX}*"):
         try:
             found.append(Checkpoint(path, msgspec.json.decode((path / CLOCK).read_bytes(), type=Clock)))
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             continue  # a temporary one, left by a killed run
     return max(found, key=lambda checkpoint: checkpoint.clock.step, default=None)
 

@@ -74,7 +74,7 @@ class Message:
             raise ProtocolError(f"a message of {len(frames)} frames has no valid header")
         try:
             header = msgspec.msgpack.decode(frames[0], type=Header)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProtocolError(f"a message's header cannot be read: {error}") from None
         buffers = [np.frombuffer(frame, np.uint8) for frame in frames[1:]]
         return cls(header.kind, header.step, buffers, header.numbers)

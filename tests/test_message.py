@@ -61,6 +61,7 @@ MALFORMED = {
     "text for a step": [header("kind", "one")],
     "text for a number": [header("kind", 1, ["x"])],
     "more behind it": [header("kind", 1) + b"\x00"],
+    "no UTF-8": [b"\x92\xa5\x00\x00\x00\x00\x80"],
     "cut off": [header("kind", 1000)[:-1]],
     "a header too long": [header("k" * 70_000, 1)],
     "too many frames": [header("kind", 1), *[b""] * MAX_BUFFERS],

@@ -1,17 +1,22 @@
 """A trace changes the WAN's rates at its own times, on the virtual fabric and as a value."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from harness import network, quadratic_task
+from harness import PLAIN, network, quadratic_task, toml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.cli import main
 from testbed.compute import compute_model
 from testbed.errors import InputError
 from testbed.fabrics.virtual import VirtualFabric
+from testbed.record import lines
 from testbed.record.events import Capacity, StepDone
+from testbed.record.reader import load
 from testbed.systems import SYSTEMS
+from testbed.wan import store
 from testbed.wan import trace as traces
 from testbed.wan.plan import NetworkPlan, Roles
 from testbed.wan.profile import Link
@@ -27,8 +32,12 @@ def both_ways(time_s: float, goodput_mbit: float) -> tuple[Change, ...]:
     )
 
 
+def farther(time_s: float, more_ms: float) -> tuple[Change, ...]:
+    return tuple(replace(change, rtt_ms=WAN.rtt_ms + more_ms) for change in both_ways(time_s, WAN.goodput_mbit))
+
+
 def run(trace: Trace | None, wan: Link = WAN, stops=(6,)):
-    """Baseline's events and end on the virtual fabric."""
+    """Baseline's events and its end on the virtual fabric."""
     task = quadratic_task(ROLES, steps=6)
     made = SYSTEMS["baseline"](task, SYSTEMS["baseline"].options_type())
     plan = NetworkPlan(ROLES.all, network(("a", "b", "c"), LAN, wan))
@@ -59,6 +68,25 @@ def test_changes_happen_at_their_own_times_and_slow_the_steps():
     assert after[max(unhurt) + 2] > before[max(unhurt) + 2] + 0.5
 
 
+def test_what_stands_at_time_0_is_in_force_and_in_the_record():
+    events, _ = run(Trace("from the start", both_ways(0.0, 1.0)), stops=(2, 6))
+    assert [event.time_s for event in events if isinstance(event, Capacity)] == [0.0] * 4
+
+
+def test_a_longer_round_trip_makes_every_step_longer_by_it():
+    """A step of the baseline crosses the WAN once there and once back, whatever its bytes."""
+    trace = Trace("farther", farther(0.0, 500))
+    assert run(trace)[1] - run(None)[1] == pytest.approx(6 * 0.5 + 0.25)  # and a marker's way
+    assert run(trace)[1] == run(None, Link(WAN.goodput_mbit, WAN.rtt_ms + 500))[1]
+
+
+def test_an_rtt_holds_until_the_next_one_and_over_the_end_of_a_segment():
+    trace = Trace("t", (*farther(0.3, 500), *both_ways(0.6, WAN.goodput_mbit)))
+    whole, cut = run(trace), run(trace, stops=(2, 6))
+    assert cut[1] == pytest.approx(whole[1] + 0.27, abs=0.1)  # a boundary costs a marker's way, by then a long one
+    assert [event.rtt_ms for event in whole[0] if isinstance(event, Capacity)] == [520] * 4 + [None] * 4
+
+
 def test_rates_hold_over_the_end_of_a_segment():
     trace = Trace("outage", both_ways(0.3, WAN.goodput_mbit / 2))
     whole, cut = run(trace), run(trace, stops=(2, 6))
@@ -81,16 +109,32 @@ def test_the_rates_in_force_are_those_of_the_changes_so_far(changes, period_s, c
         rates[change.src, change.dst] = change.goodput_mbit
     else:
         assert period_s is None, "a trace that loops never ends"
-    assert trace.at(clock_s) == rates
+    assert {pair: change.goodput_mbit for pair, change in trace.at(clock_s).items()} == rates
     following = next(trace.after(clock_s), None)
     assert following is None or following.time_s > clock_s
 
 
-@pytest.mark.parametrize("name", ["outage", "diurnal"])
+def test_the_last_rtt_is_in_force_wherever_it_was_set():
+    trace = Trace("t", (Change(0, "a", "b", 5, 100), Change(10, "a", "b", 6)), period_s=20)
+    assert [trace.at(clock_s)["a", "b"].rtt_ms for clock_s in (0, 15, 21, 35)] == [100] * 4
+    assert trace.at(15)["a", "b"].goodput_mbit == 6
+
+
+def test_a_file_says_rtts_and_its_end(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = "1,a,b,5,40\n2,a,b,6,\n"
+    path.write_text(f"# end: end\n# end_s: 9\ntime_s,src_region,dst_region,goodput_mbit,rtt_ms\n{rows}")
+    loaded = traces.load(path, ("a", "b"))
+    assert loaded == Trace("t", (Change(1, "a", "b", 5, 40), Change(2, "a", "b", 6)), end_s=9)
+    assert traces.load(store.save_trace(loaded, tmp_path / "again", []), ("a", "b")) == loaded
+
+
+@pytest.mark.parametrize("name", ["outage", "diurnal", "brownout"])
 def test_shipped_traces_fit_the_shipped_profile(name):
     loaded = traces.load(traces.TRACES / f"{name}.csv", ("us-west-1", "us-east-1", "us-east-2"))
     assert loaded.changes
     assert (loaded.period_s is not None) == (name == "diurnal")
+    assert (loaded.end_s is not None) == (name == "brownout")
 
 
 @pytest.mark.parametrize(
@@ -99,6 +143,11 @@ def test_shipped_traces_fit_the_shipped_profile(name):
         ("time_s,src_region,dst_region\n", 1, "columns"),
         ("# end: lop\ntime_s,src_region,dst_region,goodput_mbit\n1,a,b,5\n", None, "did you mean 'loop'"),
         ("# end: loop\n# period_s: 1\ntime_s,src_region,dst_region,goodput_mbit\n1,a,b,5\n", None, "period_s is 1"),
+        ("# end: end\ntime_s,src_region,dst_region,goodput_mbit\n1,a,b,5\n", None, "end_s is ''"),
+        ("# end: end\n# end_s: 1\ntime_s,src_region,dst_region,goodput_mbit\n1,a,b,5\n", None, "end_s is 1"),
+        ("time_s,src_region,dst_region,goodput_mbit,rtt_ms\n1,a,b,5,-3\n", 2, "rtt_ms is -3"),
+        ("time_s,src_region,dst_region,goodput_mbit,rtt_ms\n1,a,b,5,x\n", 2, "rtt_ms is 'x'"),
+        ("time_s,src_region,dst_region,rtt_ms\n1,a,b,5\n", 1, "columns must be"),
         ("time_s,src_region,dst_region,goodput_mbit\n1,a,b,0\n", 2, "0"),
         ("time_s,src_region,dst_region,goodput_mbit\n1,a,x,5\n", 2, "no region 'x'"),
         ("time_s,src_region,dst_region,goodput_mbit\n1,a,a,5\n", 2, "itself"),
@@ -115,3 +164,37 @@ def test_what_cannot_be_is_one_line_with_file_and_line(tmp_path, text, line, say
     message = str(caught.value)
     assert says in message and "\n" not in message
     assert message.startswith(f"{path}:{line}:" if line else str(path))
+
+
+# A run that ends with its trace
+
+
+def test_a_run_that_ends_with_its_trace_is_kept_and_reported_and_done(small_data, tmp_path, capsys):
+    file, trace = tmp_path / "mine.toml", tmp_path / "short.csv"
+    file.write_text(toml(PLAIN))
+    header = "time_s,src_region,dst_region,goodput_mbit,rtt_ms"
+    trace.write_text(f"# end: end\n# end_s: 5.5\n{header}\n0,us-west-1,us-east-2,0.15,80\n")
+    options = ["--systems", "baseline,terngrad", "--trace", str(trace), "--jobs", "1", "--out", str(tmp_path / "out")]
+    assert main(["run", str(file), *options]) == 0
+    printed = capsys.readouterr().out
+    assert "ended with the trace" in printed and "unfinished" not in printed
+    [folder] = (tmp_path / "out" / "mine").iterdir()
+    assert str(folder / "replay.png") in printed
+
+    run = load(folder)
+    baseline, terngrad = run.results
+    assert (baseline.status, terngrad.status, run.missing) == ("ended", "finished", [])
+    assert 4 <= len(baseline.steps) < 8 == len(terngrad.steps)
+    assert set(baseline.evaluations["step"]) == {4}  # the last checkpoint
+    assert baseline.links["second"].max() == 5
+    last = lines.last_event(baseline.folder / lines.FILE_NAME)
+    assert (last.how, last.time_s, last.step) == ("ended", 5.5, 4)
+
+    before = {path: path.read_bytes() for path in (*folder.rglob("events.jsonl"), folder / "replay.png")}
+    assert main(["run", "--resume", str(folder), "--jobs", "1"]) == 0, "nothing is left to do"
+    assert {path: path.read_bytes() for path in before} == before
+
+    trace.unlink()
+    (folder / "replay.png").unlink()
+    assert main(["plot", str(folder)]) == 0, "the records are enough"
+    assert (folder / "replay.png").read_bytes() == before[folder / "replay.png"]
