@@ -8,6 +8,7 @@ STEPS   ?=
 PROFILE ?=
 DEVICE  ?=
 COMPUTE ?=
+JOBS    ?=
 SCALE   ?=
 OUT     ?=
 RUN     ?=
@@ -22,13 +23,13 @@ TESTBED := $(BIN)/testbed
 options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEMS)") $(if $(SEEDS),--seeds "$(SEEDS)") \
           $(if $(STEPS),--set training.steps=$(STEPS)) $(if $(PROFILE),--set topology.profile=$(PROFILE)) \
           $(if $(COMPUTE),--set compute.device=$(COMPUTE)) $(if $(SCALE),--scale $(SCALE)) \
-          $(if $(DEVICE),--device $(DEVICE)) $(if $(OUT),--out "$(OUT)")
+          $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)")
 
-.PHONY: help setup setup-dev check test test-fast experiment replay plots report fidelity bench reference clean
+.PHONY: help setup setup-dev check test test-fast experiment replay plots report fidelity bench reference reference-systems clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "variables: TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE SCALE OUT RUN TRACE (and TORCH, PYTHON for setup)"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "variables: TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE JOBS SCALE OUT RUN TRACE (and TORCH, PYTHON for setup)"
 	@echo 'example:   make experiment TARGET=cifarnet SYSTEMS="baseline weightgrad" STEPS=50 OUT=/tmp/results'
 
 setup: $(VENV)/.ready  ## make the virtual environment (quick when nothing changed)
@@ -77,7 +78,8 @@ report: setup  ## write a run's report page, one HTML file: make report RUN=resu
 fidelity: setup  ## does the emulated network do what PROFILE says?
 	$(TESTBED) fidelity $(or $(PROFILE),weightgrad-ec2) $(if $(OUT),--out "$(OUT)")
 
-bench: setup  ## messages a second of the virtual fabric, on an idle machine
+bench: setup  ## codecs against a copy, messages a second of the virtual fabric; on an idle machine
+	$(TESTBED) bench codecs $(if $(OUT),--json "$(OUT)")
 	$(BIN)/python benchmarks/messages.py
 	$(BIN)/python benchmarks/messages.py --regions 11 --workers 46
 
@@ -87,6 +89,13 @@ reference: setup-dev  ## run cifarnet as it is and keep its report in results/re
 	mkdir -p results/reference/cifarnet
 	cd build/reference/cifarnet/*/ && cp run.json summary.csv summary.md comparison.png $(CURDIR)/results/reference/cifarnet/
 	$(BIN)/python -m pytest -q tests/test_readme.py --rewrite-golden
+
+reference-systems: setup  ## every system, 400 steps, 3 seeds: the table in results/reference/systems
+	rm -rf build/reference-systems
+	$(TESTBED) run systems --out build/reference-systems
+	mkdir -p results/reference/systems
+	cd build/reference-systems/systems/*/ && cp run.json summary.csv summary.md comparison.png $(CURDIR)/results/reference/systems/
+	$(TESTBED) bytes build/reference-systems/systems/*/ > results/reference/systems/bytes.md
 
 clean:  ## delete what killed runs left, caches and the virtual environment; results stay
 	test ! -x $(TESTBED) || $(TESTBED) clean

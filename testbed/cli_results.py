@@ -38,6 +38,10 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
     report.add_argument("run", type=Path, help="results/<target>/<run>")
     report.add_argument("--out", type=Path, metavar="FILE", help="where the page goes (RUN/report.html)")
 
+    text = "show what each role of a run sends a step, against float32 and against the baseline"
+    traffic = command("bytes", _bytes, text, f"example: testbed bytes {RUN}")
+    traffic.add_argument("run", type=Path, help="results/<target>/<run>")
+
     text = "set the systems of one or more runs side by side"
     compare = command("compare", _compare, text, COMPARE_EXAMPLES)
     compare.add_argument("runs", type=Path, nargs="+", metavar="RUN")
@@ -107,6 +111,20 @@ def _report(options: argparse.Namespace) -> int:
     from testbed.report.page import write_page
 
     print(f"written: {write_page(options.run, options.out)}")
+    return 0
+
+
+def _bytes(options: argparse.Namespace) -> int:
+    from testbed.learning.data import source
+    from testbed.learning.models import parameter_count
+    from testbed.record.reader import load
+    from testbed.report.summary import model_name
+    from testbed.report.tables import markdown_table
+    from testbed.report.traffic import rows, traffic
+
+    run = load(options.run)
+    parameters = parameter_count(model_name(run.info), source(run.info.data.dataset).stand_in.format.classes)
+    print(markdown_table(*rows(traffic(run), parameters)))
     return 0
 
 

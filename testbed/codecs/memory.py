@@ -6,6 +6,7 @@ numbers, so that it is checkpointed with the sender's other state. Decoding neve
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -32,6 +33,15 @@ class Remembering(Protocol):
         """See `Codec.decode`."""
 
 
+def adder(codec: Any) -> Callable[[WireBuffers, torch.Tensor], object]:
+    """What adds a message of `codec` to a vector: its own `add`, or decoding first."""
+
+    def add(buffers: WireBuffers, total: torch.Tensor) -> None:
+        total.add_(codec.decode(buffers))
+
+    return getattr(codec, "add", add)
+
+
 def remembering(codec: Codec | Remembering) -> Remembering:
     """`codec` itself where it has a memory, else one that remembers nothing."""
     return codec if isinstance(codec, Remembering) else Forgetful(codec)
@@ -44,6 +54,7 @@ class Forgetful:
         self.codec = codec
         self.layout = codec.layout
         self.decode = codec.decode
+        self.add = adder(codec)
 
     def start(self) -> None:
         """There is nothing to remember."""
@@ -76,6 +87,7 @@ class ErrorFeedback:
         self.codec = codec
         self.layout = codec.layout
         self.decode = codec.decode
+        self.add = adder(codec)
         self._fused = getattr(codec, "encode_with_feedback", None)
 
     def start(self) -> Residual:

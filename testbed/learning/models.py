@@ -85,6 +85,12 @@ def layout(model: nn.Module) -> Layout:
     return Layout.of((name, tuple(parameter.shape)) for name, parameter in model.named_parameters())
 
 
+def parameter_count(name: str, classes: int = 10) -> int:
+    """The number of a model's parameters, without room for them."""
+    with torch.device("meta"):
+        return layout(build(name, classes)).size
+
+
 def initial_weights(name: str, seed: int, classes: int = 10) -> Tensor:
     """Return the weights every system of an experiment starts from: flat float32, the same for the same seed."""
     with torch.random.fork_rng(devices=[]):

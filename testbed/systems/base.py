@@ -60,9 +60,9 @@ class Task:
     def gradient_work(self) -> Work:
         return Work(flops=self.gradient_flops)
 
-    def passes(self, count: float) -> Work:
-        """Work that goes over a whole float32 parameter vector `count` times."""
-        return Work(nbytes=4.0 * self.layout.size * count)
+    def passes(self, count: float, codec: bool = False) -> Work:
+        """Work that goes over a whole float32 parameter vector `count` times; `codec` as in `Work`."""
+        return Work(nbytes=4.0 * self.layout.size * count, codec=codec)
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 
 from testbed.codecs.base import Buffers, Codec, Key
-from testbed.codecs.memory import Remembering, remembering
+from testbed.codecs.memory import Remembering, adder, remembering
 from testbed.learning.optimizer import SGD, Adam
 from testbed.message import Message
 from testbed.systems.base import System, Task
@@ -96,7 +96,9 @@ class CodecSystem(System):
         learner = self.task.learner(self.worker_index(node))
         async for step in node.steps(state):
             loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
-            buffers = await node.compute(self.task.passes(2), self.encode, node, gradient, step, state.memory)
+            buffers = await node.compute(
+                self.task.passes(2, codec=True), self.encode, node, gradient, step, state.memory
+            )
             await node.send(node.server, Message("gradient", step, buffers, self.report(loss)))
             answer = await node.recv(node.server)
             await node.compute(self.task.passes(4), self._update, state, answer, step)
@@ -128,10 +130,10 @@ class CodecSystem(System):
 
     def add(self, node: Node, messages: Sequence[Message]) -> torch.Tensor:
         """The sum of the vectors that the clients of `node` sent, in their order; free to be written to."""
-        decode = self.codecs[kind_of(node.clients[0])].decode
-        total = decode(messages[0].buffers)
+        codec = self.codecs[kind_of(node.clients[0])]
+        total, add = codec.decode(messages[0].buffers), adder(codec)
         for message in messages[1:]:
-            total.add_(decode(message.buffers))
+            add(message.buffers, total)
         return total
 
     def _merge(self, node: Node, gradients: Sequence[Message], step: int, state: ServerState) -> Message:

@@ -113,7 +113,7 @@ class ISGQ(System):
     def coding_work(self) -> Work:
         """Four passes over the factors, and a code of what else there is."""
         elements = self.samples * sum(layer.inputs + layer.outputs for layer in self.task.layout.linear)
-        return Work(nbytes=16.0 * elements + 8.0 * self.task.layout.rest.size)
+        return Work(nbytes=16.0 * elements + 8.0 * self.task.layout.rest.size, codec=True)
 
     @property
     def mean_work(self) -> Work:

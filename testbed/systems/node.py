@@ -40,10 +40,14 @@ class Stepped(Protocol):
 
 @dataclass(frozen=True)
 class Work:
-    """How much a computation does, for a modelled device: floating-point operations and bytes of memory moved."""
+    """How much a computation does, for a modelled device: floating-point operations and bytes of memory moved.
+
+    `codec` marks the coding of what is sent, which the records keep apart from the rest of a step's compute time.
+    """
 
     flops: float = 0.0
     nbytes: float = 0.0
+    codec: bool = False
 
 
 class Mailbox:
@@ -168,13 +172,14 @@ class Node(ABC):
         self.patience_s = patience_s
         self.stop_at = 0
         self.at_rest = False
-        self.busy_s = 0.0  # compute time charged to this role so far
+        self.busy_s = 0.0  # compute time charged to this role so far, codecs apart
+        self.codec_s = 0.0
         self.mailbox = Mailbox(self.neighbours)
         self._tasks: list[asyncio.Task[None]] = []
         self._servers: list[asyncio.Task[None]] = []
         self._marked: set[str] = set()
         self._failure: asyncio.Future[None]
-        self._busy_before_step_s = 0.0
+        self._before_step_s = (0.0, 0.0)  # busy_s and codec_s when the last step was done
 
     def join(self, roles: Roles) -> None:
         """Take part in a run of `roles`, which may join this role to some of its neighbours only."""
@@ -211,6 +216,13 @@ class Node(ABC):
     @abstractmethod
     def call_later(self, seconds: float, fn: Callable[[], None]) -> asyncio.TimerHandle:
         """Call `fn` when `seconds` of the run's clock have passed, unless the handle is cancelled before."""
+
+    def charge(self, work: Work, seconds: float) -> None:
+        """Count the time that a computation took."""
+        if work.codec:
+            self.codec_s += seconds
+        else:
+            self.busy_s += seconds
 
     # The neighbours by what they are
 
@@ -386,9 +398,11 @@ class Node(ABC):
 
     def step_done(self, step: int, loss: float) -> None:
         """Record that this worker has finished `step` with its local training loss."""
-        spent = self.busy_s - self._busy_before_step_s
-        self._busy_before_step_s = self.busy_s
-        self.record(StepDone(time_s=self.now(), node=self.name, step=step, loss=loss, compute_s=spent))
+        busy_s, codec_s = self.busy_s - self._before_step_s[0], self.codec_s - self._before_step_s[1]
+        self._before_step_s = (self.busy_s, self.codec_s)
+        self.record(
+            StepDone(time_s=self.now(), node=self.name, step=step, loss=loss, compute_s=busy_s, codec_s=codec_s)
+        )
 
     async def play(self, role: Coroutine[Any, Any, None], stop_at: int) -> None:
         """Run one segment of `role`, background work included, and come to rest (rule 3)."""

@@ -52,7 +52,7 @@ class RegionalSystem(System):
         learner = self.task.learner(self.worker_index(node))
         async for step in node.steps(state):
             loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
-            buffers = await node.compute(self.task.passes(2), self.floats.encode, gradient)
+            buffers = await node.compute(self.task.passes(2, codec=True), self.floats.encode, gradient)
             await node.send(node.lps, Message("gradient", step, buffers))
             answer = await node.recv(node.lps)
             state.weights = await node.compute(self.task.passes(2), self.floats.decode, answer.buffers)

@@ -90,10 +90,10 @@ class TernGrad(System):
         learner = self.task.learner(index)
         async for step in node.steps(state):
             loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
-            limits = await node.compute(self.task.passes(1), self.ternary.limits, gradient)
+            limits = await node.compute(self.task.passes(1, codec=True), self.ternary.limits, gradient)
             scales = await self._shared_scales(node, limits.scales, step)
             key = Key(self.task.seed, index, step)
-            work = self.task.passes(1 + (CODING_PASSES if self.coded else 0))
+            work = self.task.passes(1 + (CODING_PASSES if self.coded else 0), codec=True)
             buffers = await node.compute(work, self._encode, gradient, key, scales, limits)
             await node.send(node.server, Message("ternary", step, buffers))
             answer = await node.recv(node.server)

@@ -175,7 +175,7 @@ class WeightGrad(System):
         async for step in node.steps(state):
             loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
             key = Key(self.task.seed, index, step)
-            buffers = await node.compute(self.task.passes(4), self._ternarized, state, gradient, key)
+            buffers = await node.compute(self.task.passes(4, codec=True), self._ternarized, state, gradient, key)
             await node.send(node.lps, Message("gradient", step, buffers))
             answer = await node.recv(node.lps)
             state.weights = await node.compute(self.task.passes(1), self._decode_weights, answer)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from testbed.codecs.base import Key
 from testbed.codecs.memory import ErrorFeedback
 from testbed.codecs.ternary import ThresholdTernary
-from testbed.record.events import Sent
+from testbed.compute import compute_model
+from testbed.record.events import Sent, StepDone
 from testbed.systems import SYSTEMS, Node
 from testbed.systems.baseline import Baseline
 from testbed.systems.codec_system import CodecSystem
@@ -95,3 +96,13 @@ def test_error_feedback_loses_nothing(seed: int, messages: int) -> None:
         total += vector
         sent += codec.decode(codec.encode(vector, Key(0, 0, step), memory))
     torch.testing.assert_close(sent + memory.residual, total, rtol=1e-5, atol=1e-5)
+
+
+def test_coding_is_counted_apart_from_computing() -> None:
+    task = quadratic_task(TREE, steps=3)
+    first, *others = [event for event in play("terngrad", task, PROFILE).of(StepDone) if event.node == "a/w0"]
+    device = compute_model("m60").device
+    assert device is not None
+    coding_s = device.seconds(task.passes(1)) * 2  # measuring and packing
+    assert [event.codec_s for event in (first, *others)] == pytest.approx([coding_s] * 3)
+    assert first.compute_s == pytest.approx(device.seconds(task.gradient_work) + device.seconds(task.passes(4)))

@@ -68,11 +68,11 @@ class EmulatedNode(Node):
         result = fn(*args, **kwargs)
         took_s = monotonic() - began_s
         if self._device is None:
-            self.busy_s += took_s / self._dilation
+            self.charge(work, took_s / self._dilation)
             await asyncio.sleep(0)
             return result
         allowed_s = self._device.seconds(work) * self._dilation
-        self.busy_s += allowed_s / self._dilation
+        self.charge(work, allowed_s / self._dilation)
         if took_s > allowed_s + OVERRUN_TOLERANCE_S:
             late = Overrun(time_s=self.now(), node=self.name, allowed_s=allowed_s, took_s=took_s)
             self.record(late)

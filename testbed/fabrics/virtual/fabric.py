@@ -56,7 +56,7 @@ class VirtualNode(Node):
         began_s = perf_counter()
         result = fn(*args, **kwargs)
         spent_s = perf_counter() - began_s if self._device is None else self._device.seconds(work)
-        self.busy_s += spent_s
+        self.charge(work, spent_s)
         await asyncio.sleep(spent_s)
         return result
 
