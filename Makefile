@@ -25,7 +25,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(COMPUTE),--set compute.device=$(COMPUTE)) $(if $(SCALE),--scale $(SCALE)) \
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)")
 
-.PHONY: help setup setup-dev check test test-fast experiment replay plots report fidelity bench reference reference-systems clean
+.PHONY: help setup setup-dev check test test-fast experiment replay plots report fidelity bench reference reference-systems docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,7 +45,7 @@ $(VENV)/.ready: setup.cfg pyproject.toml
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[emulation,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[emulation,tensorboard,docs,dev]'
 	touch $@
 
 check: setup-dev  ## ruff, mypy, and the one-way dependencies
@@ -96,6 +96,9 @@ reference-systems: setup  ## every system, 400 steps, 3 seeds: the table in resu
 	mkdir -p results/reference/systems
 	cd build/reference-systems/systems/*/ && cp run.json summary.csv summary.md comparison.png $(CURDIR)/results/reference/systems/
 	$(TESTBED) bytes build/reference-systems/systems/*/ > results/reference/systems/bytes.md
+
+docs: setup-dev  ## build the documentation's site in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:  ## delete what killed runs left, caches and the virtual environment; results stay
 	test ! -x $(TESTBED) || $(TESTBED) clean

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from testbed import __version__, cli_fidelity, cli_network, cli_results
+from testbed import __version__, cli_bench, cli_fidelity, cli_network, cli_results
 from testbed.errors import InputError, TestbedError
 
 DESCRIPTION = "Train one model across emulated data centers and compare geo-distributed training systems."
@@ -104,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="as JSON, for scripts")
     cli_network.add_commands(commands)
     cli_fidelity.add(command)
+    cli_bench.add(command)
     cli_results.add(command)
     return parser
 

@@ -1,0 +1,135 @@
+"""1-bit SGD: the sign of each value, and two values a column for the receiver to put in its place.
+
+Seide, Fu, Droppo, Li, Yu, "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training
+of Speech DNNs", Interspeech 2014, section 3: the threshold is zero, and a column's two reconstruction values are the
+means of what lies on either side, which makes the squared error smallest. It needs error feedback
+(`testbed.codecs.memory.ErrorFeedback`); without it training does not converge.
+
+The paper's column is what feeds one unit: here the weights of one output unit or channel, a row of torch's matrix. A
+vector, e.g. a bias, is one column, or pieces of 32,768 elements. A column is measured, coded and fed back while it lies
+in the cache, so that memory is gone over once.
+
+A message has two buffers; numbers are little-endian:
+
+1. means: two float32 a column: of the values without a sign bit, and of those with one; 0 where there are none;
+2. signs: a run of ceil(size / 8) bytes a column. It is cut into blocks of 1,024 bytes = 8 segments of 1,024 elements;
+   the rest of r elements is a last block of ceil(r / 8) bytes. Bit s of byte j of a block is the sign bit of
+   element j of segment s; bits past the column's end are 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from testbed.codecs import bit_kernels, lanes
+from testbed.codecs.base import Buffers, Key, WireBuffers, expect, flat, output, stretches, wire_array
+from testbed.codecs.threads import in_chunks
+from testbed.errors import CodecError
+from testbed.layout import Layer, Layout
+
+LONGEST = 32_768  # elements of a vector's column: 128 KB, which a core's second cache holds
+
+
+class OneBit:
+    """Signs and column means.
+
+    Parameters
+    ----------
+    layout : the model
+
+    Attributes
+    ----------
+    nbytes : exact bytes of a message
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        lanes.warm_up()
+        self.layout = layout
+        self._columns = [_Columns(layer) for layer in layout]
+        self._means = stretches(2 * columns.count for columns in self._columns)
+        self._runs = stretches(columns.nbytes for columns in self._columns)
+        self._mean_count = sum(2 * columns.count for columns in self._columns)
+        self._sign_bytes = sum(columns.nbytes for columns in self._columns)
+        self.nbytes = 4 * self._mean_count + self._sign_bytes
+
+    def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
+        """Code without feedback; CodecError names the layer that holds NaN or infinity."""
+        return self._encode(flat(vector, self.layout), None)
+
+    def encode_with_feedback(self, vector: torch.Tensor, residual: torch.Tensor, key: Key | None = None) -> Buffers:
+        """Encode vector + residual; `residual` [layout.size] becomes what the message leaves of it, in one pass.
+
+        Raises
+        ------
+        CodecError : NaN or infinity in a layer of the sum; its residual and that of the layers before it has then
+            been changed and is to be thrown away
+        """
+        return self._encode(flat(vector, self.layout), output(residual, self.layout).numpy())
+
+    def _encode(self, x: np.ndarray, rest: np.ndarray | None) -> Buffers:
+        means, signs = np.empty(self._mean_count, np.float32), np.empty(self._sign_bytes, np.uint8)
+        for layer, columns, here, run in zip(self.layout, self._columns, self._means, self._runs, strict=True):
+            _pack(columns, x[layer.slice], None if rest is None else rest[layer.slice], signs[run], means[here])
+            if not np.isfinite(means[here]).all():
+                raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+        return [means, signs]
+
+    def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Write each element's mean; see `Codec.decode`."""
+        expect(buffers, ["means", "signs"])
+        means = wire_array(buffers[0], np.float32, self._mean_count, "means")
+        signs = wire_array(buffers[1], np.uint8, self._sign_bytes, "signs")
+        for layer, here in zip(self.layout, self._means, strict=True):
+            if not np.isfinite(means[here]).all():
+                raise CodecError(f"layer {layer.name}: a column's mean is not finite")
+        vector = output(out, self.layout)
+        y = vector.numpy()
+        for layer, columns, here, run in zip(self.layout, self._columns, self._means, self._runs, strict=True):
+            _unpack(columns, signs[run], means[here], y[layer.slice])
+        return vector
+
+
+class _Columns:
+    """How a layer falls into columns of one length; the last piece of a vector may be shorter.
+
+    Parameters
+    ----------
+    layer : of the model
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        self.size = layer.size
+        self.length = max(1, min(layer.size, LONGEST) if layer.bias else layer.size // max(layer.shape[0], 1))
+        self.width = -(-self.length // bit_kernels.PLANES)
+        self.count = -(-self.size // self.length)
+        missing = self.count * self.length - self.size
+        self.nbytes = self.count * self.width - self.width + -(-(self.length - missing) // bit_kernels.PLANES)
+
+    def group(self, start: int, stop: int) -> tuple[slice, slice, slice]:
+        """The columns that begin in a chunk of the layer: their places in its elements, signs and means."""
+        first, last = -(-start // self.length), -(-stop // self.length)
+        return (
+            slice(first * self.length, last * self.length),
+            slice(first * self.width, last * self.width),
+            slice(2 * first, 2 * last),
+        )
+
+
+def _pack(columns: _Columns, x: np.ndarray, rest: np.ndarray | None, signs: np.ndarray, means: np.ndarray) -> None:
+    def pack(start: int, stop: int) -> None:
+        here, run, pairs = columns.group(start, stop)
+        if rest is None:
+            bit_kernels.signs_pack(x[here], signs[run], means[pairs], columns.length)
+        else:
+            bit_kernels.signs_pack_rest(x[here], rest[here], signs[run], means[pairs], columns.length)
+
+    in_chunks(pack, columns.size)
+
+
+def _unpack(columns: _Columns, signs: np.ndarray, means: np.ndarray, y: np.ndarray) -> None:
+    def unpack(start: int, stop: int) -> None:
+        here, run, pairs = columns.group(start, stop)
+        bit_kernels.signs_unpack(signs[run], means[pairs], y[here], columns.length)
+
+    in_chunks(unpack, columns.size)

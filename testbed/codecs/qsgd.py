@@ -1,0 +1,185 @@
+"""QSGD: each bucket of a vector quantized at random to s levels of its norm, without bias.
+
+Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
+NIPS 2017. An element x of a bucket with norm m becomes sign(x) * m * l / s, where l is |x| * s / m rounded up or down
+at random (section 3.1). The norm is the bucket's largest magnitude, as in the paper's experiments (section 5), or its
+Euclidean norm, as in its theorems: for that the mean square error is at most min(d / s^2, sqrt(d) / s) times the
+bucket's mean square, d its elements (lemma 3.1). Layers of fewer than 10,000 elements stay in float32 (section 5).
+
+A message has three buffers; numbers are little-endian:
+
+1. norms: a float32 a bucket, layer after layer; the last bucket of a layer may be shorter;
+2. floats: the float32 values of the layers that are not quantized, one after the other;
+3. levels. With coding "fixed" they are raised by s to 0 .. 2s, ceil(log2(2s + 1)) bits each, for each quantized layer
+   a run of bit planes as in `testbed.codecs.levels`. With coding "elias" they are `testbed.codecs.elias`'s streams.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from testbed.codecs import lanes, level_kernels, qsgd_kernels
+from testbed.codecs.base import Buffers, Key, WireBuffers, expect, flat, output, stretches, wire_array
+from testbed.codecs.elias import EliasStreams
+from testbed.codecs.selection import Selection
+from testbed.codecs.threads import CHUNK, in_chunks
+from testbed.errors import CodecError
+from testbed.layout import Layer, Layout
+
+Norm = Literal["max", "euclidean"]
+Coding = Literal["fixed", "elias"]
+
+
+class Quantized(NamedTuple):
+    """A vector's quantized layers, one after the other, before coding.
+
+    Parameters
+    ----------
+    norms : float32 [buckets]
+    raised : uint8 [elements], levels plus s
+    """
+
+    norms: np.ndarray
+    raised: np.ndarray
+
+
+class QSGD:
+    """Stochastic quantization of buckets.
+
+    Parameters
+    ----------
+    layout : the model
+    levels : s, 1 to 127; 7 takes 4 bits an element
+    bucket : elements of a bucket, a power of two up to 8,192
+    norm : what a bucket's levels are parts of
+    coding : "fixed" is fast; "elias" is smaller where few elements are not zero
+    smallest : layers of fewer elements stay in float32
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        levels: int = 7,
+        bucket: int = 512,
+        norm: Norm = "max",
+        coding: Coding = "fixed",
+        smallest: int = 10_000,
+    ) -> None:
+        if not 1 <= levels <= qsgd_kernels.MAX_LEVELS:
+            raise CodecError(f"QSGD takes 1 to {qsgd_kernels.MAX_LEVELS} levels, not {levels}")
+        if not 1 <= bucket <= qsgd_kernels.BLOCK or bucket.bit_count() != 1:
+            raise CodecError(f"a bucket has a power of two of elements, at most {qsgd_kernels.BLOCK}, not {bucket}")
+        lanes.warm_up()
+        self.layout = layout
+        self.levels = levels
+        self.bucket = bucket
+        self.norm = norm
+        self.coding = coding
+        self.bits = (2 * levels).bit_length()
+        self.selection = Selection(layout, lambda layer: layer.size >= smallest)
+        sizes = [layer.size for layer in self.selection.coded]
+        self._streams = EliasStreams([f"layer {layer.name}" for layer in self.selection.coded], sizes, levels)
+        self._places = stretches(sizes)
+        self._buckets = stretches(-(-size // bucket) for size in sizes)
+        self._bucket_count = sum(-(-size // bucket) for size in sizes)
+        self._runs = stretches(self.bits * -(-size // level_kernels.PLANES) for size in sizes)
+        self._level_bytes = sum(self.bits * -(-size // level_kernels.PLANES) for size in sizes)
+
+    @property
+    def fixed_nbytes(self) -> int:
+        """Exact bytes of a message with coding "fixed"."""
+        return 4 * self._bucket_count + self.selection.nbytes + self._level_bytes
+
+    def encode(self, vector: torch.Tensor, key: Key) -> Buffers:
+        """Quantize at random and code; CodecError names the layer that holds NaN or infinity."""
+        x = flat(vector, self.layout)
+        floats = self.selection.gather(x)
+        if self.coding == "elias":
+            quantized = self.quantize(vector, key)
+            return [quantized.norms, floats, self._streams.pack(quantized.raised)]
+        norms, packed = np.empty(self._bucket_count, np.float32), np.empty(self._level_bytes, np.uint8)
+        for position, layer in enumerate(self.selection.coded):
+            here, run = norms[self._buckets[position]], packed[self._runs[position]]
+            self._pack_layer(layer, x[layer.slice], here, run, self._drawn(position, key))
+        return [norms, floats, packed]
+
+    def quantize(self, vector: torch.Tensor, key: Key) -> Quantized:
+        """The norms and raised levels that `encode` codes; errors are those of `encode`."""
+        x = flat(vector, self.layout)
+        norms = np.empty(self._bucket_count, np.float32)
+        raised = np.empty(sum(layer.size for layer in self.selection.coded), np.uint8)
+        for position, layer in enumerate(self.selection.coded):
+            here, place = norms[self._buckets[position]], raised[self._places[position]]
+            self._quantize_layer(layer, x[layer.slice], here, place, self._drawn(position, key))
+        return Quantized(norms, raised)
+
+    def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Write level * norm / s, the float layers as they came; see `Codec.decode`."""
+        expect(buffers, ["norms", "floats", "levels"])
+        norms = wire_array(buffers[0], np.float32, self._bucket_count, "norms")
+        floats = self.selection.view(buffers[1])
+        for layer, place in zip(self.selection.coded, self._buckets, strict=True):
+            if not (np.isfinite(norms[place]) & (norms[place] >= 0)).all():
+                raise CodecError(f"layer {layer.name}: a bucket's norm is finite and at least 0")
+        if self.coding == "elias":
+            raised = self._streams.unpack(buffers[2])
+        else:
+            packed = wire_array(buffers[2], np.uint8, self._level_bytes, "levels")
+        vector = output(out, self.layout)
+        y = vector.numpy()
+        self.selection.scatter(floats, y)
+        for position, layer in enumerate(self.selection.coded):
+            here = norms[self._buckets[position]]
+            if self.coding == "elias":
+                self._scale_layer(raised[self._places[position]], here, y[layer.slice])
+            else:
+                self._unpack_layer(layer, packed[self._runs[position]], here, y[layer.slice])
+        return vector
+
+    def _drawn(self, position: int, key: Key) -> np.uint32:
+        return np.uint32(key.layer(self.selection.indexes[position]))
+
+    def _how(self, start: int, drawn: np.uint32) -> tuple[int, int, bool, int, np.uint32]:
+        return self.levels, self.bucket, self.norm == "euclidean", start, drawn
+
+    def _quantize_layer(
+        self, layer: Layer, x: np.ndarray, norms: np.ndarray, raised: np.ndarray, drawn: np.uint32
+    ) -> None:
+        def quantize(start: int, stop: int) -> bool:
+            here = norms[start // self.bucket :]
+            return qsgd_kernels.qsgd_quantize(x[start:stop], raised[start:stop], here, *self._how(start, drawn))
+
+        _require(all(in_chunks(quantize, x.size)), layer)
+
+    def _pack_layer(self, layer: Layer, x: np.ndarray, norms: np.ndarray, run: np.ndarray, drawn: np.uint32) -> None:
+        def pack(start: int, stop: int) -> bool:
+            here, out = norms[start // self.bucket :], run[self.bits * start // level_kernels.PLANES :]
+            return qsgd_kernels.qsgd_pack(x[start:stop], out, here, *self._how(start, drawn), self.bits)
+
+        _require(all(in_chunks(pack, x.size)), layer)
+
+    def _unpack_layer(self, layer: Layer, run: np.ndarray, norms: np.ndarray, y: np.ndarray) -> None:
+        def unpack(start: int, stop: int) -> int:
+            packed, here = run[self.bits * start // level_kernels.PLANES :], norms[start // self.bucket :]
+            return qsgd_kernels.qsgd_unpack(packed, y[start:stop], here, self.levels, self.bucket, self.bits)
+
+        if max(in_chunks(unpack, y.size), default=0) > 2 * self.levels:
+            raise CodecError(f"layer {layer.name}: a level beyond -{self.levels} .. {self.levels}")
+
+    def _scale_layer(self, raised: np.ndarray, norms: np.ndarray, y: np.ndarray) -> None:
+        def scale(start: int, stop: int) -> None:
+            here = norms[start // self.bucket :]
+            qsgd_kernels.qsgd_scale(raised[start:stop], y[start:stop], here, self.levels, self.bucket)
+
+        in_chunks(scale, y.size)
+
+
+def _require(finite: bool, layer: Layer) -> None:
+    if not finite:
+        raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+
+
+assert CHUNK % qsgd_kernels.BLOCK == 0  # a chunk begins at a bucket and at a block

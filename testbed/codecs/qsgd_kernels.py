@@ -1,0 +1,162 @@
+"""The hot loops of QSGD and of its Elias codes; the rules are those of `testbed.codecs.kernels`.
+
+A level l, -s .. s, is kept raised, as l + s, in a byte.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+
+from testbed.codecs.kernels import INFINITY_BITS, SEGMENT, _abs_bits, _hash
+from testbed.codecs.lanes import (
+    F32,
+    I64,
+    U8,
+    U32,
+    add,
+    and_,
+    bits_of,
+    float_of,
+    kernel,
+    larger,
+    low_byte,
+    read_only,
+    shr,
+    sub,
+    writable,
+    xor,
+)
+from testbed.codecs.level_kernels import PLANES, _pack_block, _unpack_block
+
+BLOCK = PLANES * SEGMENT  # elements; buckets are parts of it
+MAX_LEVELS = 127
+
+_0, _8, _24, _31 = (np.uint32(n) for n in (0, 8, 24, 31))
+_INFINITY = np.uint32(INFINITY_BITS)
+_UNIT = float(1 << 24)  # a level in the fixed-point numbers that are rounded at random
+_LARGEST = 3.4028234663852886e38  # of a float32
+
+
+@njit(inline="always")
+def _norm(x: Any, euclidean: Any) -> Any:
+    """The scale of a bucket, infinite where a value is not finite; a float32 at least as large as every |x|."""
+    largest = _0
+    for i in range(x.size):
+        largest = larger(largest, _abs_bits(x[i]))
+    if largest >= _INFINITY:
+        return np.float32(np.inf)
+    if not euclidean:
+        return float_of(largest)
+    squares = 0.0
+    for i in range(x.size):
+        squares += np.float64(x[i]) * np.float64(x[i])
+    return np.float32(max(min(sqrt(squares), _LARGEST), np.float64(float_of(largest))))
+
+
+@njit(inline="always")
+def _draw(x: Any, raised: Any, levels: Any, norm: Any, first: Any, key: Any) -> None:
+    """Round |x| * levels / norm up or down at random, in fixed point."""
+    factor = levels * _UNIT / np.float64(norm) if norm > 0 else 0.0
+    middle = np.uint32(levels)
+    for i in range(x.size):
+        bits = bits_of(x[i])
+        size = np.uint32(np.int32(np.float64(float_of(and_(bits, np.uint32(0x7FFFFFFF)))) * factor))
+        level = shr(add(size, shr(_hash(add(np.uint32(first), np.uint32(i)), key), _8)), _24)
+        negative = sub(_0, shr(bits, _31))
+        raised[i] = low_byte(add(middle, sub(xor(level, negative), negative)))
+
+
+@njit(inline="always")
+def _quantize(x: Any, raised: Any, norms: Any, levels: Any, bucket: Any, euclidean: Any, first: Any, key: Any) -> bool:
+    finite = True
+    for b in range((x.size + bucket - 1) // bucket):
+        part = x[b * bucket : min((b + 1) * bucket, x.size)]
+        norm = _norm(part, euclidean)
+        norms[b] = norm
+        finite = finite and norm < np.inf
+        _draw(part, raised[b * bucket : b * bucket + part.size], levels, norm, first + b * bucket, key)
+    return finite
+
+
+@kernel((read_only(F32), writable(U8), writable(F32), I64, I64, types.boolean, I64, U32), fastmath={"reassoc"})
+def qsgd_quantize(
+    x: np.ndarray,
+    raised: np.ndarray,
+    norms: np.ndarray,
+    levels: int,
+    bucket: int,
+    euclidean: bool,
+    first: int,
+    key: int,
+) -> bool:
+    """Quantize buckets at random; whether all values are finite.
+
+    Parameters
+    ----------
+    x : float32 [n]; raised : uint8 [n]; norms : float32 [ceil(n / bucket)]
+    levels : s, at most `MAX_LEVELS`
+    bucket : a power of two, at most `BLOCK`
+    euclidean : norms are Euclidean, otherwise the largest magnitudes
+    first : index of x[0] within its layer: the counter of the random numbers
+    key : 32 bits, see `testbed.codecs.base.Key`
+    """
+    return _quantize(x, raised, norms, levels, bucket, euclidean, first, key)
+
+
+@kernel((read_only(F32), writable(U8), writable(F32), I64, I64, types.boolean, I64, U32, I64), fastmath={"reassoc"})
+def qsgd_pack(
+    x: np.ndarray,
+    out: np.ndarray,
+    norms: np.ndarray,
+    levels: int,
+    bucket: int,
+    euclidean: bool,
+    first: int,
+    key: int,
+    bits: int,
+) -> bool:
+    """`qsgd_quantize`, and pack the raised levels as `level_kernels.levels_pack` does."""
+    raised = np.empty(BLOCK, np.uint8)
+    finite = True
+    for start in range(0, x.size, BLOCK):
+        part = x[start : start + BLOCK]
+        n = (part.size + PLANES - 1) // PLANES
+        raised[part.size : n * PLANES] = 0
+        here = norms[start // bucket :]
+        finite = _quantize(part, raised, here, levels, bucket, euclidean, first + start, key) and finite
+        _pack_block(raised, out[bits * start // PLANES :], n, bits)
+    return finite
+
+
+@njit(inline="always")
+def _scale(raised: Any, out: Any, norms: Any, levels: Any, bucket: Any) -> None:
+    for b in range((out.size + bucket - 1) // bucket):
+        step = np.float64(norms[b]) / levels
+        part = out[b * bucket : min((b + 1) * bucket, out.size)]
+        here = raised[b * bucket : b * bucket + part.size]
+        for i in range(part.size):
+            part[i] = np.float32(np.float64(np.int32(here[i]) - np.int32(levels)) * step)
+
+
+@kernel((read_only(U8), writable(F32), read_only(F32), I64, I64))
+def qsgd_scale(raised: np.ndarray, out: np.ndarray, norms: np.ndarray, levels: int, bucket: int) -> None:
+    """Write (raised - levels) * norm / levels, made in float64."""
+    _scale(raised, out, norms, levels, bucket)
+
+
+@kernel((read_only(U8), writable(F32), read_only(F32), I64, I64, I64))
+def qsgd_unpack(packed: np.ndarray, out: np.ndarray, norms: np.ndarray, levels: int, bucket: int, bits: int) -> int:
+    """`qsgd_scale` of packed levels; return the largest raised level, which must not be above 2 * levels."""
+    raised = np.empty(BLOCK, np.uint8)
+    largest = np.uint8(0)
+    for start in range(0, out.size, BLOCK):
+        part = out[start : start + BLOCK]
+        _unpack_block(packed[bits * start // PLANES :], raised, (part.size + PLANES - 1) // PLANES, bits)
+        for i in range(part.size):
+            largest = larger(largest, raised[i])
+        _scale(raised, part, norms[start // bucket :], levels, bucket)
+    return int(largest)

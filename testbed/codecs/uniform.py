@@ -1,0 +1,242 @@
+"""k bits an element: uniform levels from a layer's smallest value to its largest (MQGrad's fixed-k).
+
+MQGrad (section 3.2) quantizes as TensorFlow does (its page "How to Quantize Neural Networks"): with k bits, level l
+of a layer with values in [low, high] stands for low + l * step, step = (high - low) / (2^k - 1), and a value becomes
+the level nearest to it, so that the error of no element is above step / 2. Rounding at random instead is unbiased,
+with twice the mean square error, step^2 / 6 against step^2 / 12 of values spread evenly. No level stands for zero,
+unless a layer's range happens to hold one there: few bits want error feedback.
+
+How many bits is the message's own: one codec writes and reads messages of 1 to 8. It has four buffers; numbers are
+little-endian:
+
+1. bits: one byte, k;
+2. ranges: two float32 a quantized layer, low and high;
+3. floats: the float32 values of the layers that are not quantized, one after the other;
+4. levels: for each quantized layer a run. 8 bits are a byte an element. Fewer are k * ceil(size / 8) bytes in bit
+   planes: a block of 8 segments of 1,024 elements is k planes of 1,024 bytes, lowest bit first; bit s of byte j of a
+   plane belongs to element j of segment s. The rest of r elements is a last block with segments of ceil(r / 8);
+   bits past the layer's end are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from testbed.codecs import bit_kernels, kernels, lanes, level_kernels
+from testbed.codecs.base import Buffers, Key, WireBuffers, expect, flat, output, require_finite, stretches, wire_array
+from testbed.codecs.selection import Selection
+from testbed.codecs.threads import CHUNK, in_chunks
+from testbed.errors import CodecError
+from testbed.layout import Layer, Layout
+
+MAX_BITS = 8
+Rounding = Literal["nearest", "random"]
+
+
+class Quantized(NamedTuple):
+    """A vector's quantized layers, one after the other, before packing.
+
+    Parameters
+    ----------
+    bits : k
+    ranges : float32 [layers, 2], low and high
+    levels : uint8 [elements], 0 .. 2^k - 1
+    """
+
+    bits: int
+    ranges: np.ndarray
+    levels: np.ndarray
+
+
+class Uniform:
+    """Uniform min-max quantization.
+
+    Parameters
+    ----------
+    layout : the model
+    bits : of a message, 1 to 8, where `encode` is not told otherwise
+    rounding : to the "nearest" level (halves up), or up or down at "random" without bias
+    chosen : says of a layer whether it is quantized; the others stay in float32
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        bits: int = 8,
+        rounding: Rounding = "nearest",
+        chosen: Callable[[Layer], bool] | None = None,
+    ) -> None:
+        lanes.warm_up()
+        self.layout = layout
+        self.bits = _checked(bits)
+        self.rounding = rounding
+        self.selection = Selection(layout, chosen)
+        self._places = stretches(layer.size for layer in self.selection.coded)
+
+    def nbytes(self, bits: int | None = None) -> int:
+        """Exact bytes of a message of so many bits an element."""
+        return 1 + 8 * len(self.selection.coded) + self.selection.nbytes + sum(self._lengths(self._bits(bits)))
+
+    def encode(self, vector: torch.Tensor, key: Key | None = None, bits: int | None = None) -> Buffers:
+        """Quantize and pack.
+
+        Parameters
+        ----------
+        vector : float32 [layout.size]
+        key : names the random numbers; rounding to the nearest level needs none
+        bits : of this message, 1 to 8
+
+        Raises
+        ------
+        CodecError : NaN or infinity in a layer
+        """
+        return self._encode(flat(vector, self.layout), None, key, self._bits(bits))
+
+    def encode_with_feedback(
+        self, vector: torch.Tensor, residual: torch.Tensor, key: Key | None = None, bits: int | None = None
+    ) -> Buffers:
+        """Encode vector + residual; `residual` [layout.size] becomes what the message leaves of it.
+
+        Raises
+        ------
+        CodecError : NaN or infinity in a layer of the sum; the residual is as it was
+        """
+        return self._encode(flat(vector, self.layout), output(residual, self.layout).numpy(), key, self._bits(bits))
+
+    def quantize(self, vector: torch.Tensor, key: Key | None = None, bits: int | None = None) -> Quantized:
+        """The levels that `encode` packs, e.g. for an entropy coder; parameters and errors are those of `encode`."""
+        x, k = flat(vector, self.layout), self._bits(bits)
+        ranges = self._ranges(x, None)
+        levels = np.empty(sum(layer.size for layer in self.selection.coded), np.uint8)
+        rules = self._rules(ranges, k, key)
+        for layer, place, rule in zip(self.selection.coded, self._places, rules, strict=True):
+            _write_levels(rule, x[layer.slice], levels[place])
+        return Quantized(k, ranges, levels)
+
+    def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Write low + level * step, the float layers as they came; see `Codec.decode`."""
+        expect(buffers, ["bits", "ranges", "floats", "levels"])
+        bits = _checked(int(wire_array(buffers[0], np.uint8, 1, "bits")[0]))
+        ranges = wire_array(buffers[1], np.float32, 2 * len(self.selection.coded), "ranges").reshape(-1, 2)
+        floats = self.selection.view(buffers[2])
+        planes = wire_array(buffers[3], np.uint8, sum(self._lengths(bits)), "levels")
+        for layer, (low, high) in zip(self.selection.coded, ranges, strict=True):
+            if not -np.inf < low <= high < np.inf:
+                raise CodecError(f"layer {layer.name}: {low} to {high} is no range of finite values")
+        vector = output(out, self.layout)
+        y = vector.numpy()
+        self.selection.scatter(floats, y)
+        for layer, range_, run in zip(self.selection.coded, ranges, stretches(self._lengths(bits)), strict=True):
+            _unpack(planes[run], y[layer.slice], *_grid(range_, bits), bits)
+        return vector
+
+    def _encode(self, x: np.ndarray, rest: np.ndarray | None, key: Key | None, bits: int) -> Buffers:
+        ranges = self._ranges(x, rest)
+        rules = self._rules(ranges, bits, key)
+        floats = self.selection.gather(x)
+        if rest is not None:
+            with np.errstate(over="ignore"):
+                floats += self.selection.gather(rest)
+            require_finite(floats, self.selection.floats)
+            self.selection.scatter(np.zeros_like(floats), rest)
+        planes = np.empty(sum(self._lengths(bits)), np.uint8)
+        for layer, rule, run in zip(self.selection.coded, rules, stretches(self._lengths(bits)), strict=True):
+            _pack(rule, x[layer.slice], None if rest is None else rest[layer.slice], planes[run])
+        return [np.array([bits], np.uint8), ranges.reshape(-1), floats, planes]
+
+    def _bits(self, bits: int | None) -> int:
+        return self.bits if bits is None else _checked(bits)
+
+    def _lengths(self, bits: int) -> list[int]:
+        """Bytes of the quantized layers' runs of levels."""
+        sizes = [layer.size for layer in self.selection.coded]
+        return sizes if bits == MAX_BITS else [bits * -(-size // level_kernels.PLANES) for size in sizes]
+
+    def _ranges(self, x: np.ndarray, rest: np.ndarray | None) -> np.ndarray:
+        """The smallest and the largest value of each quantized layer, of x + rest where there is a rest."""
+        ranges = np.zeros((len(self.selection.coded), 2), np.float32)
+        for layer, range_ in zip(self.selection.coded, ranges, strict=True):
+            if layer.size:
+                range_[:] = _range(x[layer.slice], None if rest is None else rest[layer.slice])
+            if not np.isfinite(range_).all():
+                raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+        return ranges
+
+    def _rules(self, ranges: np.ndarray, bits: int, key: Key | None) -> list[_Rule]:
+        """How each quantized layer's values become levels."""
+        if self.rounding == "nearest":
+            return [_Rule(*_grid(range_, bits), bits, False, np.uint32(0)) for range_ in ranges]
+        if key is None:
+            raise CodecError("rounding at random needs a key")
+        drawn = [np.uint32(key.layer(index)) for index in self.selection.indexes]
+        return [_Rule(*_grid(range_, bits), bits, True, one) for range_, one in zip(ranges, drawn, strict=True)]
+
+
+class _Rule(NamedTuple):
+    """How the values of one layer become levels."""
+
+    low: float
+    step: float
+    bits: int
+    random: bool
+    key: np.uint32
+
+
+def _checked(bits: int) -> int:
+    if not 1 <= bits <= MAX_BITS:
+        raise CodecError(f"uniform quantization takes 1 to {MAX_BITS} bits, not {bits}")
+    return bits
+
+
+def _grid(range_: np.ndarray, bits: int) -> tuple[float, float]:
+    """(low, step) in float64, where the widest and the narrowest range of float32 have a step."""
+    low, high = map(float, range_)
+    return low, (high - low) / (2**bits - 1)
+
+
+def _range(x: np.ndarray, rest: np.ndarray | None) -> tuple[np.float32, np.float32]:
+    """(smallest, largest) of x + rest; NaN or infinite where one of them is."""
+
+    def extremes(start: int, stop: int) -> tuple[int, int]:
+        if rest is None:
+            return bit_kernels.extremes(x[start:stop])
+        return bit_kernels.extremes_sum(x[start:stop], rest[start:stop])
+
+    low, high = (int(max(column)) for column in zip(*in_chunks(extremes, x.size), strict=True))
+    return bit_kernels.from_order(low ^ 0xFFFFFFFF), bit_kernels.from_order(high)
+
+
+def _write_levels(rule: _Rule, x: np.ndarray, levels: np.ndarray) -> None:
+    def quantize(start: int, stop: int) -> None:
+        bit_kernels.quantize(x[start:stop], levels[start:stop], rule.low, rule.step, rule.random, start, rule.key)
+
+    in_chunks(quantize, x.size)
+
+
+def _pack(rule: _Rule, x: np.ndarray, rest: np.ndarray | None, planes: np.ndarray) -> None:
+    """Pack the levels of one layer; `rest` becomes what they leave of x + rest."""
+
+    def pack(start: int, stop: int) -> None:
+        out = planes[rule.bits * start // level_kernels.PLANES :]
+        how = rule.bits, rule.low, rule.step, rule.random, start, rule.key
+        if rest is None:
+            bit_kernels.quantize_pack(x[start:stop], out, *how)
+        else:
+            bit_kernels.quantize_pack_rest(x[start:stop], rest[start:stop], out, *how)
+
+    in_chunks(pack, x.size)
+
+
+def _unpack(planes: np.ndarray, y: np.ndarray, low: float, step: float, bits: int) -> None:
+    def unpack(start: int, stop: int) -> None:
+        packed = planes[bits * start // level_kernels.PLANES :]
+        bit_kernels.reconstruct(packed, y[start:stop], bits, low, step)
+
+    in_chunks(unpack, y.size)
+
+
+assert CHUNK % (level_kernels.PLANES * kernels.SEGMENT) == 0  # a chunk's levels begin at a block

@@ -1,0 +1,57 @@
+"""QSGD: gradients quantized at random to a few levels, without bias (Alistarh et al., NIPS 2017).
+
+In the paper every worker sends its coded gradient to every other and all add up what they decode, so nothing is
+quantized twice. Through servers, an LPS codes its region's sum again and the global server the mean, which stays
+unbiased, with more variance; `answer = "float32"` sends the mean as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from testbed.codecs import qsgd
+from testbed.codecs.base import Codec
+from testbed.codecs.floats import Float32
+from testbed.errors import InputError
+from testbed.systems.base import Options, Task
+from testbed.systems.codec_system import CodecSystem, Sender
+
+
+class QSGDOptions(Options, frozen=True, forbid_unknown_fields=True):
+    """The paper's parameters; defaults are its 4-bit setting (section 5).
+
+    Parameters
+    ----------
+    levels : s; 1, 3, 7, 15, ... fill 2, 3, 4, 5, ... bits of a fixed coding
+    bucket : elements that share a norm, a power of two
+    norm : of a bucket, its largest magnitude (as in the paper's experiments) or the Euclidean (as in its theorems)
+    coding : Elias codes (3.2), or a fixed number of bits an element, which is faster
+    smallest : layers of fewer elements stay in float32
+    answer : the mean goes back quantized or in float32
+    """
+
+    levels: Annotated[int, msgspec.Meta(ge=1, le=127)] = 7
+    bucket: Annotated[int, msgspec.Meta(ge=1, le=8192)] = 512
+    norm: qsgd.Norm = "max"
+    coding: qsgd.Coding = "elias"
+    smallest: Annotated[int, msgspec.Meta(ge=0)] = 10_000
+    answer: Literal["quantized", "float32"] = "quantized"
+
+
+class QSGD(CodecSystem):
+    name = "qsgd"
+    options_type = QSGDOptions
+    options: QSGDOptions
+
+    def __init__(self, task: Task, options: QSGDOptions) -> None:
+        if options.bucket.bit_count() != 1:
+            raise InputError(f"systems.qsgd.bucket: a power of two is needed, not {options.bucket}")
+        super().__init__(task, options)
+
+    def codec(self, sender: Sender) -> Codec:
+        it = self.options
+        if sender == "gs" and it.answer == "float32":
+            return Float32(self.task.layout)
+        return qsgd.QSGD(self.task.layout, it.levels, it.bucket, it.norm, it.coding, it.smallest)
