@@ -13,6 +13,7 @@ from testbed import run
 from testbed.assembly import Assembly
 from testbed.checkpoint import PREFIX
 from testbed.record.events import Evaluated, Exchange, LinkBytes, StepDone
+from testbed.systems import SYSTEMS
 
 GOLDEN = Path(__file__).parent / "systems" / "golden"
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -22,7 +23,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "weightgrad": ("weightgrad", EXCHANGING),
     "weightgrad-average": ("weightgrad", {**EXCHANGING, "aggregate": "average", "exchange": "deterministic-feedback"}),
     "weightgrad-paper": ("weightgrad", {**EXCHANGING, "reconcile": "paper"}),
+    "gaia": ("gaia", {"threshold": 0.1}),
+    "diloco": ("diloco", {"local_steps": 3, "fragments": 2, "coding": "int8"}),
+    "dgc": ("dgc", {"epoch_steps": 1, "warmup_epochs": 2, "sparsity": 0.9}),
 }
+CASES |= {name: (name, {}) for name in sorted(SYSTEMS) if name not in CASES}
+
+
+SIZED_BY_VALUES = ("adaptive", "bgt", "dgc", "gaia", "isgq-dithered", "isgq-mse", "isgq-naive", "qgt", "qsgd", "wgt")
+
+
+def like(golden: Any) -> Any:
+    return pytest.approx(golden, rel=0.05) if golden else golden
 
 
 def files(folder: Path, system: str, seed: int, keep: pytest.MonkeyPatch) -> dict[str, bytes]:
@@ -65,14 +77,17 @@ def trajectory(system: str, options: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_golden_trajectory(small_data: None, case: str, request: pytest.FixtureRequest) -> None:
-    """Times, bytes and rounds are exact; losses may differ where a library sums in another order."""
+    """Times, bytes and rounds are exact; losses may differ where a library sums in another order.
+
+    So do the sizes of messages that depend on the values they carry, and the times these take.
+    """
     found = trajectory(*CASES[case])
     path = GOLDEN / f"{case}.json"
     if request.config.getoption("--rewrite-golden"):
         path.write_text(json.dumps(found, indent=1) + "\n")
     golden = json.loads(path.read_text())
     for key in ("time_s", "wan_bytes", "exchanges"):
-        assert found[key] == golden[key]
+        assert found[key] == (golden[key] if CASES[case][0] not in SIZED_BY_VALUES else like(golden[key]))
     assert found["loss"] == pytest.approx(golden["loss"], rel=0, abs=1e-6)
     assert found["norm"] == pytest.approx(golden["norm"], rel=1e-6)
 
