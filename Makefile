@@ -41,7 +41,7 @@ $(VENV)/.ready: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[emulation]'
-	$(BIN)/python -c "from testbed.codecs import warm_up; warm_up()"  # compiles the kernels, once
+	$(BIN)/python -c "import testbed.systems, testbed.codecs; testbed.codecs.warm_up()"  # compiles the kernels, once
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready

@@ -3,7 +3,8 @@
 Whatever is wrong in it is one line that names the file, the key, what was found and what is allowed. A file may
 hold other sizes of itself: `[scale.paper]` with the keys that differ, taken by `--scale paper`. And it may be a
 series: `[sweep]` names keys with a list of values each, which are taken together, one run for each place in the
-lists. Setting one of these keys on the command line makes it a single run.
+lists. Setting one of these keys on the command line makes it a single run. A scale may have a `[sweep]` of its own,
+which takes the place of the file's; an empty one makes it a single run.
 """
 
 from __future__ import annotations
@@ -197,34 +198,38 @@ def load(
     path = find(name)
     data = _read(path)
     scales = _table(data.pop("scale", {}), f"{path}: scale")
+    sweeps = {"": _sweep(data.pop("sweep", {}), f"{path}: sweep")}
     for each, table in scales.items():
-        _check_keys(_table(table, f"{path}: scale.{each}"), EXPERIMENT, str(path), f"scale.{each}")
+        if "sweep" in _table(table, f"{path}: scale.{each}"):
+            sweeps[each] = _sweep(table.pop("sweep"), f"{path}: scale.{each}.sweep")
+        _check_keys(table, EXPERIMENT, str(path), f"scale.{each}")
     if scale:
         if scale not in scales:
             raise InputError(f"{path}: no [scale.{scale}]{nearest(scale, scales) if scales else ' or any other'}")
         _lay_over(data, scales[scale])
-    sweep = _sweep(data.pop("sweep", {}), path)
+    sweep = sweeps.get(scale, sweeps[""])
     for override in overrides:
         if _override(data, override) in sweep:
             sweep = {}
     if systems:
         present = _table(data.get("systems", {}), f"{path}: systems")
         data["systems"] = {system: present.get(system, {}) for system in systems}
+        sweep = {key: values for key, values in sweep.items() if _system_of(key) in ("", *systems)}
     if seeds:
         _table(data.setdefault("run", {}), f"{path}: run")["seeds"] = list(seeds)
     return [_point(data, sweep, place, path) for place in range(max(map(len, sweep.values()), default=1))]
 
 
-def _sweep(sweep: Any, path: Path) -> dict[str, list[Any]]:
+def _sweep(sweep: Any, where: str) -> dict[str, list[Any]]:
     """`[sweep]`, checked: keys with lists of values, as many for each."""
-    values = _table(sweep, f"{path}: sweep")
+    values = _table(sweep, where)
     for key, each in values.items():
         if not isinstance(each, list) or not each:
-            raise InputError(f"{path}: sweep.{key} is {each!r}: it must be a list of values")
+            raise InputError(f"{where}.{key} is {each!r}: it must be a list of values")
     lengths = {key: len(each) for key, each in values.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
-        raise InputError(f"{path}: sweep: its lists are taken together and must be equally long; {counts}")
+        raise InputError(f"{where}: its lists are taken together and must be equally long; {counts}")
     return values
 
 
@@ -233,9 +238,19 @@ def _point(data: Mapping[str, Any], sweep: Mapping[str, list[Any]], place: int, 
     changed = deepcopy(dict(data))
     for key, values in sweep.items():
         _put(changed, key, values[place], f"{path}: sweep.{key}")
-    named = {key.rpartition(".")[2]: values[place] for key, values in sweep.items()}
-    label = "-".join(f"{key}={value}" for key, value in named.items())
+    label = "-".join(f"{_short(key)}={values[place]}" for key, values in sweep.items())
     return Point(label, from_dict(changed, str(path)))
+
+
+def _system_of(key: str) -> str:
+    """The system whose option a key is; "" for any other key."""
+    table, _, rest = key.partition(".")
+    return rest.partition(".")[0] if table == "systems" else ""
+
+
+def _short(key: str) -> str:
+    """A key as a point's label names it: its last part, a system's option behind the system's name."""
+    return key.removeprefix("systems.") if _system_of(key) else key.rpartition(".")[2]
 
 
 def _read(path: Path) -> dict[str, Any]:

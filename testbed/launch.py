@@ -20,7 +20,7 @@ from testbed.learning.learner import device as check_device
 from testbed.record import info as info_file
 from testbed.record.info import RunInfo
 from testbed.record.tensorboard import require as require_tensorboard
-from testbed.report.series import write_series
+from testbed.report.series import show_series, write_series
 from testbed.report.tables import REPLAY, show
 from testbed.report.write import write_report
 
@@ -92,7 +92,9 @@ def _play_series(folder: Path, jobs: int | None) -> int:
     except Interrupted:
         raise Interrupted(f"stopped; go on with --resume {folder}") from None
     finally:
-        written = write_series(folder, list(series.read(folder).points))
+        labels = list(series.read(folder).points)
+        written = write_series(folder, labels)
+        show_series(folder, labels)
     print("\n".join(f"series: {_shown(path)}" for path in written))
     return 0
 

@@ -19,6 +19,7 @@ from testbed.layout import Layer, Layout
 
 Buffers = list[np.ndarray]  # what `encode` makes: one-dimensional, contiguous, uint8 or little-endian float32
 WireBuffers = Sequence[Any]  # what `decode` takes: anything with a buffer (bytes, memoryview, arrays)
+Elements = np.ndarray | torch.Tensor  # of a vector or a part of it: an array on the CPU, a tensor elsewhere
 
 _MASK = (1 << 64) - 1
 
@@ -54,7 +55,10 @@ class Key:
 
 
 class Codec(Protocol):
-    """A flat float32 vector of a model to a message's buffers and back."""
+    """A flat float32 vector of a model to a message's buffers and back.
+
+    Vectors that are not on the CPU are coded where they are, to the same bytes (`testbed.codecs.device`), or refused.
+    """
 
     @property
     def layout(self) -> Layout: ...
@@ -66,24 +70,67 @@ class Codec(Protocol):
         """Decode into `out` or a fresh vector [layout.size]; CodecError when the message is not one of this codec."""
 
 
-def flat(vector: torch.Tensor, layout: Layout) -> np.ndarray:
-    """Return the vector as a contiguous array [layout.size], without a copy where it already is one."""
-    if vector.dtype != torch.float32 or vector.device.type != "cpu" or vector.shape != (layout.size,):
+def elements(vector: torch.Tensor, layout: Layout) -> Elements:
+    """Return the vector's contiguous elements [layout.size] where they are, without a copy if they lie so.
+
+    For codecs that work on any device; an array on the CPU, elsewhere a tensor.
+    """
+    if vector.dtype != torch.float32 or vector.shape != (layout.size,):
         raise CodecError(
-            f"a codec takes a flat float32 vector of {layout.size} elements on the CPU, "
-            f"not {tuple(vector.shape)} of {vector.dtype} on {vector.device}"
+            f"a codec takes a flat float32 vector of {layout.size} elements, "
+            f"not {tuple(vector.shape)} of {vector.dtype}"
         )
-    return vector.detach().contiguous().numpy()
+    x = vector.detach().contiguous()
+    return x.numpy() if x.device.type == "cpu" else x
+
+
+def flat(vector: torch.Tensor, layout: Layout) -> np.ndarray:
+    """`elements`, for codecs that work on the CPU only."""
+    return _on_cpu(elements(vector, layout))
+
+
+def _on_cpu(x: Elements) -> np.ndarray:
+    if isinstance(x, torch.Tensor):
+        raise CodecError(f"this codec works on the CPU, its vector is on {x.device}: move it with .cpu()")
+    return x
+
+
+def room(out: torch.Tensor | None, layout: Layout) -> tuple[torch.Tensor, Elements]:
+    """Return `out`, checked, or a fresh vector [layout.size] on the CPU; and its elements, to be written to."""
+    if out is None:
+        out = torch.empty(layout.size, dtype=torch.float32)
+    elif not out.is_contiguous():
+        raise CodecError("a codec decodes into a contiguous vector; this one has strides")
+    return out, elements(out, layout)
 
 
 def output(out: torch.Tensor | None, layout: Layout) -> torch.Tensor:
-    """Return `out`, checked, or a fresh vector [layout.size]."""
-    if out is None:
-        return torch.empty(layout.size, dtype=torch.float32)
-    if not out.is_contiguous():
-        raise CodecError("a codec decodes into a contiguous vector; this one has strides")
-    flat(out, layout)
-    return out
+    """The vector of `room`, for codecs that work on the CPU only."""
+    vector, y = room(out, layout)
+    _on_cpu(y)
+    return vector
+
+
+def beside(other: torch.Tensor, vector: torch.Tensor, layout: Layout) -> Elements:
+    """The elements of what goes with `vector`, e.g. its residual: contiguous and on the same device."""
+    if other.device != vector.device:
+        raise CodecError(f"what goes with a vector on {vector.device} is there too, not on {other.device}")
+    return room(other, layout)[1]
+
+
+def to_host(x: Elements) -> np.ndarray:
+    """A copy on the CPU of what is elsewhere; an array itself."""
+    return x.cpu().numpy() if isinstance(x, torch.Tensor) else x
+
+
+def to_device(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+    """An array on the device of `like`."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(like.device)
+
+
+def write(values: np.ndarray, x: Elements) -> None:
+    """x = values, on any device."""
+    x[:] = to_device(values, x) if isinstance(x, torch.Tensor) else values
 
 
 def expect(buffers: WireBuffers, names: Sequence[str]) -> None:

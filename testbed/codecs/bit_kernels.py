@@ -362,11 +362,11 @@ half_bits = _unary(U16, _to_half)  # the bits of the nearest half, ties to even
 half_value = _unary(F32, _from_half)  # the float32 of a half's bits
 
 
-@kernel((read_only(F32), writable(U16), F32))
-def halves_pack(x: np.ndarray, out: np.ndarray, factor: float) -> None:
-    """Write the bits of the half-precision float nearest to x * factor."""
+@kernel((read_only(F32), writable(U16), F32, F32))
+def halves_pack(x: np.ndarray, out: np.ndarray, factor: float, limit: float) -> None:
+    """Write the bits of the half-precision float nearest to x * factor, cut to +-limit."""
     for i in range(x.size):
-        out[i] = half_bits(x[i] * factor)
+        out[i] = half_bits(max(min(x[i] * factor, limit), -limit))
 
 
 @kernel((read_only(U16), writable(F32), F32))

@@ -13,7 +13,20 @@ import numpy as np
 import torch
 
 from testbed.codecs import block_kernels, lanes
-from testbed.codecs.base import Buffers, Key, WireBuffers, flat, output, require_finite, stretches
+from testbed.codecs.base import (
+    Buffers,
+    Elements,
+    Key,
+    WireBuffers,
+    beside,
+    elements,
+    require_finite,
+    room,
+    stretches,
+    to_device,
+    to_host,
+)
+from testbed.codecs.device import ternary as on_device
 from testbed.codecs.threads import CHUNK, in_chunks
 from testbed.codecs.trits import TritFormat
 from testbed.errors import CodecError
@@ -46,21 +59,13 @@ class BlockFormat(TritFormat):
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
         """Write 0, +scale or -scale of its block for each digit, the float layers as they came; see `Codec.decode`."""
         parts = self.check(buffers)
-        vector = output(out, self.layout)
-        y = vector.numpy()
+        vector, y = room(out, self.layout)
         self.scatter_floats(parts.floats, y)
         for layer, run, blocks in zip(self.ternary, self.runs, self.blocks, strict=True):
-            trits, scales, values = parts.trits[run], parts.scales[blocks], y[layer.slice]
-
-            def unpack(start: int, stop: int, trits: np.ndarray = trits, scales: np.ndarray = scales) -> None:
-                first, last = _blocks_of(start, stop)
-                packed = trits[first * block_kernels.SEGMENT :]
-                block_kernels.block_unpack(packed, values[start:stop], scales[first:last])  # noqa: B023
-
-            in_chunks(unpack, layer.size)
+            _unpack(parts.trits[run], y[layer.slice], parts.scales[blocks])
         return vector
 
-    def _encode(self, x: np.ndarray, code: Callable[[int, Layer, np.ndarray, np.ndarray], bool]) -> Buffers:
+    def _encode(self, x: Elements, code: Callable[[int, Layer, np.ndarray, np.ndarray], bool]) -> Buffers:
         """A message whose trits and scales `code` writes for each layer; it says whether the layer was finite."""
         buffers = self.buffers(np.empty(self.scale_count, np.float32), x)
         require_finite(buffers[1], self.floats)
@@ -70,8 +75,26 @@ class BlockFormat(TritFormat):
         return buffers
 
 
+def _unpack(trits: np.ndarray, y: Elements, scales: np.ndarray) -> None:
+    if isinstance(y, torch.Tensor):
+        y.copy_(on_device.block_unpack(to_device(trits, y), len(y), to_device(scales, y)))
+        return
+
+    def unpack(start: int, stop: int) -> None:
+        first, last = _blocks_of(start, stop)
+        block_kernels.block_unpack(trits[first * block_kernels.SEGMENT :], y[start:stop], scales[first:last])
+
+    in_chunks(unpack, y.size)
+
+
 def _blocks_of(start: int, stop: int) -> tuple[int, int]:
     return start // block_kernels.BLOCK, -(-stop // block_kernels.BLOCK)
+
+
+def _taken(made: tuple[torch.Tensor, torch.Tensor, bool], trits: np.ndarray, scales: np.ndarray) -> bool:
+    """Write a layer's trits and scales that were made on a device; pass on whether the layer was finite."""
+    trits[:], scales[:] = to_host(made[0]), to_host(made[1])
+    return made[2]
 
 
 class BlockTernary(BlockFormat):
@@ -92,10 +115,12 @@ class BlockTernary(BlockFormat):
 
     def encode(self, vector: torch.Tensor, key: Key) -> Buffers:
         """Clip, ternarize at random and pack; CodecError names the layer that holds NaN or infinity."""
-        x = flat(vector, self.layout)
+        x = elements(vector, self.layout)
 
         def code(position: int, layer: Layer, trits: np.ndarray, scales: np.ndarray) -> bool:
             values, drawn = x[layer.slice], np.uint32(key.layer(self.indexes[position]))
+            if isinstance(values, torch.Tensor):
+                return _taken(on_device.block_draw(values, self._clip, drawn), trits, scales)
 
             def draw(start: int, stop: int) -> bool:
                 first, last = _blocks_of(start, stop)
@@ -134,14 +159,14 @@ class BlockThresholdTernary(BlockFormat):
         ------
         CodecError : a layer is not finite; its residual, and those of layers after it, are then to be thrown away
         """
-        x, rest = flat(vector, self.layout), flat(residual, self.layout)
-        if not residual.is_contiguous():
-            raise CodecError("a residual is a contiguous vector; this one has strides")
+        x, rest = elements(vector, self.layout), beside(residual, vector, self.layout)
         for layer in self.floats:
             rest[layer.slice] += x[layer.slice]
 
         def code(position: int, layer: Layer, trits: np.ndarray, scales: np.ndarray) -> bool:
             values, kept = x[layer.slice], rest[layer.slice]
+            if isinstance(values, torch.Tensor):
+                return _taken(on_device.block_feedback(values, kept), trits, scales)
 
             def feed(start: int, stop: int) -> bool:
                 first, last = _blocks_of(start, stop)

@@ -10,11 +10,13 @@ from testbed.codecs.base import (
     Buffers,
     Key,
     WireBuffers,
+    elements,
     expect,
-    flat,
-    output,
     require_finite,
+    room,
+    to_host,
     wire_array,
+    write,
 )
 from testbed.codecs.threads import in_chunks
 from testbed.layout import Layout
@@ -35,16 +37,17 @@ class Float32:
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Copy the vector; CodecError names the layer that holds NaN or infinity. No random numbers are drawn."""
-        x = flat(vector, self.layout)
+        given = elements(vector, self.layout)
+        x = to_host(given)
         largest = in_chunks(lambda start, stop: kernels.largest_bits(x[start:stop]), x.size)
         if max(largest, default=0) >= kernels.INFINITY_BITS:
             require_finite(x, self.layout)
-        return [x.copy()]
+        return [x.copy() if x is given else x]
 
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
         """Copy the message's values; see `Codec.decode`."""
         expect(buffers, ["parameters"])
         values = wire_array(buffers[0], np.float32, self.layout.size, "parameters")
-        vector = output(out, self.layout)
-        np.copyto(vector.numpy(), values)
+        vector, y = room(out, self.layout)
+        write(values, y)
         return vector

@@ -27,7 +27,9 @@ from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
 
 _TOP = 15  # magnitudes end below 2^15: rounding up cannot reach a half's infinity
+_TOP_HALF = np.float32(2.0**_TOP * (1 - 2.0**-11))  # the largest half below
 _OFFSET = 128
+_SMALLEST_SHIFT = _TOP - 128  # of a layer that reaches the end of float32, 2^128
 _LARGEST_SHIFT = 126  # its inverse is still a normal float32
 
 
@@ -54,7 +56,7 @@ class Half:
         shifts = [_shift(layer, x[layer.slice]) for layer in self.layout]
         halves = np.empty(self.layout.size, np.uint16)
         for layer, shift in zip(self.layout, shifts, strict=True):
-            _pack(x[layer.slice], halves[layer.slice], np.float32(2.0**shift))
+            _pack(x[layer.slice], halves[layer.slice], shift)
         return [np.array([shift + _OFFSET for shift in shifts], np.uint8), halves.view(np.uint8)]
 
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -63,8 +65,8 @@ class Half:
         shifts = wire_array(buffers[0], np.uint8, len(self.layout), "shifts").astype(int) - _OFFSET
         halves = wire_array(buffers[1], np.uint16, self.layout.size, "halves")
         for layer, shift in zip(self.layout, shifts, strict=True):
-            if shift > _LARGEST_SHIFT:
-                raise CodecError(f"layer {layer.name}: a shift is at most {_LARGEST_SHIFT}, found {shift}")
+            if not _SMALLEST_SHIFT <= shift <= _LARGEST_SHIFT:
+                raise CodecError(f"layer {layer.name}: a shift of {shift} is not in {_SMALLEST_SHIFT} .. {_LARGEST_SHIFT}")
         vector = output(out, self.layout)
         y = vector.numpy()
         for layer, shift in zip(self.layout, shifts, strict=True):
@@ -83,8 +85,11 @@ def _shift(layer: Layer, x: np.ndarray) -> int:
     return min(_TOP - exponent, _LARGEST_SHIFT) if bits else 0
 
 
-def _pack(x: np.ndarray, halves: np.ndarray, factor: np.float32) -> None:
-    in_chunks(lambda start, stop: bit_kernels.halves_pack(x[start:stop], halves[start:stop], factor), x.size)
+def _pack(x: np.ndarray, halves: np.ndarray, shift: int) -> None:
+    factor = np.float32(2.0**shift)
+    # Where 2^15 stands for the end of float32, rounding up to it would be infinity; elsewhere no limit is met.
+    limit = _TOP_HALF if shift == _SMALLEST_SHIFT else np.float32(2.0**_TOP)
+    in_chunks(lambda start, stop: bit_kernels.halves_pack(x[start:stop], halves[start:stop], factor, limit), x.size)
 
 
 def _unpack(halves: np.ndarray, y: np.ndarray, factor: np.float32) -> int:

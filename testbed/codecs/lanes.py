@@ -3,14 +3,15 @@
 Numba widens uint32 arithmetic to 64 bits, which halves the elements per vector register and adds conversions
 (measured: 3.2 to 3.5 times slower). The `@intrinsic` operators here keep the width of what they are given.
 
-Numba's cache notices changes of the file that a kernel is in, and of no other. This file therefore holds operators
-whose meaning their name fixes; whatever could ever change belongs beside the kernels that use it.
+Numba's cache notices changes of the file that a kernel is in, and of no other; `warm_up` throws it away when any
+file of kernels has changed, since they use each other's parts.
 """
 
 from __future__ import annotations
 
 import fcntl
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,25 @@ def warm_up() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "kernels.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        _discard_stale(folder)
         while _pending:
             dispatcher, signatures = _pending[0]
             for signature in signatures:
                 dispatcher.compile(signature)
             dispatcher.disable_compile()
             del _pending[0]
+
+
+def _discard_stale(folder: Path) -> None:
+    """Empty the cache if it was compiled from other sources."""
+    sources = [Path(__file__), *sorted(Path(__file__).parent.glob("*kernels.py"))]
+    digest = sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+    stamp = folder / "kernels.sha256"
+    if stamp.is_file() and stamp.read_text() == digest:
+        return
+    for compiled in (*folder.glob("*.nbi"), *folder.glob("*.nbc")):
+        compiled.unlink(missing_ok=True)
+    stamp.write_text(digest)
 
 
 _intrinsic: Any = intrinsic  # mypy would check calls against the typing function, which has an argument more

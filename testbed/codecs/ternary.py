@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from testbed.codecs import kernels, lanes
-from testbed.codecs.base import Buffers, Key, flat, require_finite
+from testbed.codecs.base import Buffers, Elements, Key, beside, elements, require_finite, to_host
+from testbed.codecs.device import ternary as on_device
 from testbed.codecs.threads import in_chunks
 from testbed.codecs.trits import TritFormat
 from testbed.errors import CodecError
@@ -64,7 +65,7 @@ class Ternary(TritFormat):
 
     def limits(self, vector: torch.Tensor) -> Limits:
         """Measure the vector [layout.size] in one pass; CodecError names the layer that holds NaN or infinity."""
-        x = flat(vector, self.layout)
+        x = elements(vector, self.layout)
         clip = np.array([_limit(layer, x[layer.slice], self.clip) for layer in self.ternary], np.float32)
         return Limits(clip, clip.max(keepdims=True) if self.one_scale and clip.size else clip)
 
@@ -89,7 +90,7 @@ class Ternary(TritFormat):
         ------
         CodecError : NaN or infinity in a layer, or a shared scale that is below the layer's own or not finite
         """
-        x = flat(vector, self.layout)
+        x = elements(vector, self.layout)
         own = limits if limits is not None else self.limits(vector)
         shared = own.scales if scales is None else self._shared(scales, own)
         buffers = self.buffers(shared.copy(), x)
@@ -115,7 +116,7 @@ class Ternary(TritFormat):
         return shared
 
 
-def _limit(layer: Layer, x: np.ndarray, clip: float | None) -> np.float32:
+def _limit(layer: Layer, x: Elements, clip: float | None) -> np.float32:
     """max|clip(g)| of one layer."""
     total, squares, largest = _moments(x)
     if largest >= kernels.INFINITY_BITS:
@@ -123,20 +124,21 @@ def _limit(layer: Layer, x: np.ndarray, clip: float | None) -> np.float32:
     top = np.uint32(largest).view(np.float32)
     if clip is None or top == 0:
         return top
-    mean_square, mean = squares / x.size, total / x.size
+    mean_square, mean = squares / len(x), total / len(x)
     variance = mean_square - mean * mean
     # Where float32's range or its rounding could tell, measure again in float64.
     if not 2.0**-40 < top < 2.0**60 or variance < 0.01 * mean_square:
-        parts = in_chunks(lambda start, stop: kernels.moments_wide(x[start:stop]), x.size)
-        mean, mean_square = (sum(column) / x.size for column in zip(*parts, strict=True))
+        mean, mean_square = (part / len(x) for part in _moments_wide(x))
         variance = mean_square - mean * mean
         if variance <= 1e-12 * mean_square:  # nothing but rounding is left of it
             return top
     return np.float32(min(clip * math.sqrt(variance), float(top)))
 
 
-def _moments(x: np.ndarray) -> tuple[float, float, int]:
+def _moments(x: Elements) -> tuple[float, float, int]:
     """(sum, sum of squares, bits of the largest magnitude) of a layer."""
+    if isinstance(x, torch.Tensor):
+        return on_device.moments(x)
     parts = in_chunks(lambda start, stop: kernels.moments(x[start:stop]), x.size)
     if not parts:
         return 0.0, 0.0, 0
@@ -144,7 +146,15 @@ def _moments(x: np.ndarray) -> tuple[float, float, int]:
     return sum(totals), sum(squares), int(max(largest))
 
 
-def _pack(x: np.ndarray, trits: np.ndarray, scale: np.float32, clip: np.float32, key: np.uint32) -> None:
+def _moments_wide(x: Elements) -> tuple[float, float]:
+    """(sum, sum of squares) of a layer that is not empty, in float64 throughout."""
+    if isinstance(x, torch.Tensor):
+        return on_device.moments(x)[:2]
+    totals, squares = zip(*in_chunks(lambda start, stop: kernels.moments_wide(x[start:stop]), x.size), strict=True)
+    return sum(totals), sum(squares)
+
+
+def _pack(x: Elements, trits: np.ndarray, scale: np.float32, clip: np.float32, key: np.uint32) -> None:
     """Ternarize one layer clipped to +-clip (<= scale) into its run."""
     if scale == 0:
         trits[:] = 0
@@ -153,6 +163,9 @@ def _pack(x: np.ndarray, trits: np.ndarray, scale: np.float32, clip: np.float32,
         x, scale, clip = x * _ENLARGE, scale * _ENLARGE, clip * _ENLARGE
     inverse = np.float32(_DRAW_RANGE / float(scale))
     limit, clipped = clip * inverse, bool(clip < scale)  # at |x| >= scale a draw succeeds anyway
+    if isinstance(x, torch.Tensor):
+        trits[:] = to_host(on_device.ternary_pack(x, inverse, limit, clipped, key))
+        return
 
     def pack(start: int, stop: int) -> None:
         first = start // kernels.TRITS
@@ -192,8 +205,8 @@ class ThresholdTernary(TritFormat):
         ------
         CodecError : NaN or infinity in a layer of either, or a negative importance
         """
-        x = flat(vector, self.layout)
-        weight = None if importance is None else flat(importance, self.layout)
+        x = elements(vector, self.layout)
+        weight = None if importance is None else beside(importance.contiguous(), vector, self.layout)
         buffers = self.buffers(np.zeros(self.scale_count, np.float32), x)
         require_finite(buffers[1], self.floats)
         for position, (layer, run) in enumerate(zip(self.ternary, self.runs, strict=True)):
@@ -207,25 +220,40 @@ class ThresholdTernary(TritFormat):
 
     def quantize(self, vector: torch.Tensor, importance: torch.Tensor | None = None) -> torch.Tensor:
         """What a receiver of the encoded vector would decode, as a fresh vector [layout.size]."""
-        return self.decode(self.encode(vector, importance=importance))
+        return self.decode(self.encode(vector, importance=importance), vector.new_empty(self.layout.size))
 
 
-def _plain(layer: Layer, x: np.ndarray) -> tuple[np.float32, np.float32]:
+def _plain(layer: Layer, x: Elements) -> tuple[np.float32, np.float32]:
     """(alpha, Delta) of one layer: 0.7 times the mean magnitude, and the mean of what is above it."""
-    parts = in_chunks(lambda start, stop: kernels.magnitude(x[start:stop]), x.size)
-    if max((largest for _, largest in parts), default=0) >= kernels.INFINITY_BITS:
+    total, largest = _magnitude(x)
+    if largest >= kernels.INFINITY_BITS:
         raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
-    threshold = np.float32(0.7 * sum(total for total, _ in parts) / max(x.size, 1))
-    kept = in_chunks(lambda start, stop: kernels.kept(x[start:stop], threshold), x.size)
-    count = sum(number for number, _ in kept)
-    return np.float32(sum(total for _, total in kept) / max(count, 1)), threshold
+    threshold = np.float32(0.7 * total / max(len(x), 1))
+    count, kept = _kept(x, threshold)
+    return np.float32(kept / max(count, 1)), threshold
+
+
+def _magnitude(x: Elements) -> tuple[float, int]:
+    """(sum of |x|, bits of the largest magnitude) of a layer."""
+    if isinstance(x, torch.Tensor):
+        return on_device.magnitude(x)
+    parts = in_chunks(lambda start, stop: kernels.magnitude(x[start:stop]), x.size)
+    return sum(total for total, _ in parts), max((largest for _, largest in parts), default=0)
+
+
+def _kept(x: Elements, threshold: np.float32) -> tuple[int, float]:
+    """(how many, sum of |x|) over the elements of a layer with |x| > threshold."""
+    if isinstance(x, torch.Tensor):
+        return on_device.kept(x, threshold)
+    parts = in_chunks(lambda start, stop: kernels.kept(x[start:stop], threshold), x.size)
+    return sum(count for count, _ in parts), sum(total for _, total in parts)
 
 
 def _loss_aware(
-    layer: Layer, x: np.ndarray, weight: np.ndarray, alpha: np.float32, threshold: np.float32
+    layer: Layer, x: Elements, weight: Elements, alpha: np.float32, threshold: np.float32
 ) -> tuple[np.float32, np.float32]:
     """(alpha, threshold) that the alternation reaches from the plain ones."""
-    if weight.size and not (np.isfinite(weight).all() and weight.min() >= 0):
+    if len(weight) and not 0 <= float(weight.min()) <= float(weight.max()) < np.inf:  # NaN is both where there is one
         raise CodecError(f"layer {layer.name}: an importance is finite and at least 0")
     count, total, mass = _kept_weighted(x, weight, threshold)
     for _ in range(_ROUNDS):
@@ -239,15 +267,20 @@ def _loss_aware(
     return alpha, threshold
 
 
-def _kept_weighted(x: np.ndarray, weight: np.ndarray, threshold: np.float32) -> tuple[int, float, float]:
+def _kept_weighted(x: Elements, weight: Elements, threshold: np.float32) -> tuple[int, float, float]:
     """(how many, sum of weight*|x|, sum of weight) over the elements of a layer with |x| > threshold."""
+    if isinstance(x, torch.Tensor):
+        return on_device.kept_weighted(x, weight, threshold)
     parts = in_chunks(lambda start, stop: kernels.kept_weighted(x[start:stop], weight[start:stop], threshold), x.size)
     counts, totals, masses = zip(*parts, strict=True) if parts else ((), (), ())
     return sum(counts), sum(totals), sum(masses)
 
 
-def _choose(x: np.ndarray, trits: np.ndarray, threshold: np.float32) -> None:
+def _choose(x: Elements, trits: np.ndarray, threshold: np.float32) -> None:
     """Pack the signs of one layer's elements above the threshold into its run."""
+    if isinstance(x, torch.Tensor):
+        trits[:] = to_host(on_device.threshold_pack(x, threshold))
+        return
     in_chunks(
         lambda start, stop: kernels.threshold_pack(x[start:stop], trits[start // kernels.TRITS :], threshold),
         x.size,

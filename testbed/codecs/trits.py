@@ -23,13 +23,18 @@ import torch
 from testbed.codecs import kernels
 from testbed.codecs.base import (
     Buffers,
+    Elements,
     WireBuffers,
     expect,
-    output,
     require_finite,
+    room,
     stretches,
+    to_device,
+    to_host,
     wire_array,
+    write,
 )
+from testbed.codecs.device import ternary as on_device
 from testbed.codecs.threads import CHUNK, in_chunks
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
@@ -75,15 +80,15 @@ class TritFormat:
         """Whose scale this is, for an error."""
         return "all layers" if self.one_scale else f"layer {self.ternary[index].name}"
 
-    def gather_floats(self, x: np.ndarray) -> np.ndarray:
+    def gather_floats(self, x: Elements) -> np.ndarray:
         """A copy of the float layers' values, one after the other [float_size]."""
-        parts = [x[layer.slice] for layer in self.floats]
+        parts = [to_host(x[layer.slice]) for layer in self.floats]
         return np.concatenate(parts) if parts else np.empty(0, np.float32)
 
-    def scatter_floats(self, values: np.ndarray, x: np.ndarray) -> None:
+    def scatter_floats(self, values: np.ndarray, x: Elements) -> None:
         """The inverse of `gather_floats`, into a vector [layout.size]."""
         for layer, place in zip(self.floats, self._float_places, strict=True):
-            x[layer.slice] = values[place]
+            write(values[place], x[layer.slice])
 
     def check(self, buffers: WireBuffers) -> Parts:
         """View a message from the wire; CodecError names what is wrong: a count, a size, a scale, a digit."""
@@ -111,19 +116,21 @@ class TritFormat:
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
         """Write 0, +scale or -scale for each digit, the float layers as they came; see `Codec.decode`."""
         parts = self.check(buffers)
-        vector = output(out, self.layout)
-        y = vector.numpy()
+        vector, y = room(out, self.layout)
         self.scatter_floats(parts.floats, y)
         for position, (layer, run) in enumerate(zip(self.ternary, self.runs, strict=True)):
             _unpack(parts.trits[run], y[layer.slice], self.scale_of(parts.scales, position))
         return vector
 
-    def buffers(self, scales: np.ndarray, x: np.ndarray) -> Buffers:
+    def buffers(self, scales: np.ndarray, x: Elements) -> Buffers:
         """The buffers of a new message of vector x: scales and floats filled in, trits to be written."""
         return [scales, self.gather_floats(x), np.empty(self.trit_bytes, np.uint8)]
 
 
-def _unpack(trits: np.ndarray, y: np.ndarray, scale: np.float32) -> None:
+def _unpack(trits: np.ndarray, y: Elements, scale: np.float32) -> None:
+    if isinstance(y, torch.Tensor):
+        y.copy_(on_device.ternary_unpack(to_device(trits, y), len(y), scale))
+        return
     in_chunks(lambda start, stop: kernels.ternary_unpack(trits[start // kernels.TRITS :], y[start:stop], scale), y.size)
 
 

@@ -15,11 +15,12 @@ from testbed.record.files import write_whole
 from testbed.record.info import RunInfo
 from testbed.record.reader import Run, load
 from testbed.report import figures, prices
+from testbed.report.beside import paper_rows
 from testbed.report.compare import compare
 from testbed.report.figures import canvas
 from testbed.report.plots import comparison
 from testbed.report.summary import Target, summarize, wan_only
-from testbed.report.tables import compared_tables, headlines, paper_rows
+from testbed.report.tables import compared_tables, headlines
 from testbed.report.wording import caveats, conditions, number, title, verdict
 
 FILE_NAME = "report.html"

@@ -2,43 +2,127 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
+from testbed.record.info import RunInfo
+from testbed.report.summary import model_name, section
+
 TABLE = Path(__file__).with_name("papers.toml")
+TIME = "time_s"
+OPTIONS = "options."
+Quantity = Literal[
+    "speedup",  # times sooner at the target than `versus`
+    "throughput",  # times the steps a second of `versus`
+    "sooner",  # seconds at the target before `versus`
+    "accuracy",  # of the result on the test set, a fraction
+    "accuracy-top5",
+    "accuracy-gap",  # what the accuracy is above that of `versus`
+    "compression",  # 32 bits a parameter over the bits of a worker's message
+    "sent-gbyte",  # what all workers send in a whole run, 10^9 bytes
+    "processing",  # seconds in which a worker computes and codes 200 batches
+    "coding-share",  # the share of a run's time that is spent coding
+]
+Range = tuple[float, float]
 
 
 class Figure(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """One number of a paper: a speedup of `system` over `versus`, or a test accuracy (fraction) of `system`."""
+    """One number of a paper; the fields are those at the head of `papers.toml`.
+
+    `point` maps keys of the experiment, dotted, or of the system's options ("options.threshold") to their values;
+    `time_s` is how long into the run the number was taken, None for its end.
+    """
 
     source: str
     where: str  # section, table or figure
     conditions: str
-    quantity: str
+    quantity: Quantity
     system: str
     value: float
-    model: str = ""  # "" stands for several models
-    versus: str = ""
     low: float | None = None  # the lower end of a range whose upper end is `value`
+    experiment: str = ""
+    model: str = ""
+    versus: str = ""
+    point: dict[str, float] = {}
+    time_s: float | None = None
 
 
-class _Table(msgspec.Struct, forbid_unknown_fields=True):
+class Table(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """`[[table]]` of `papers.toml`: figures that share all but system, swept value and number."""
+
+    source: str
+    where: str
+    conditions: str
+    quantity: Quantity
+    values: dict[str, float | Range | dict[str, float]]
+    experiment: str = ""
+    model: str = ""
+    versus: str = ""
+    by: str = ""
+    point: dict[str, float] = {}
+
+    def figures(self) -> Iterator[Figure]:
+        """Its numbers, system by system."""
+        shared = {key: getattr(self, key) for key in Figure.__struct_fields__ if hasattr(self, key)}
+        for system, stated in self.values.items():
+            if isinstance(stated, dict):
+                for at, value in stated.items():
+                    tied = {TIME: float(at)} if self.by == TIME else {"point": {**self.point, self.by: float(at)}}
+                    yield Figure(**{**shared, **tied}, system=system, value=value)
+            else:
+                low, value = stated if isinstance(stated, tuple) else (None, stated)
+                yield Figure(**shared, system=system, value=value, low=low)
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
     sources: dict[str, str]
-    figure: list[Figure]
+    table: list[Table]
 
 
 @cache
-def _table() -> _Table:
-    return msgspec.toml.decode(TABLE.read_bytes(), type=_Table)
+def _file() -> _File:
+    return msgspec.toml.decode(TABLE.read_bytes(), type=_File)
 
 
-def figures(model: str) -> list[Figure]:
-    """The papers' figures for a model, and those that hold for several models."""
-    return [figure for figure in _table().figure if figure.model in ("", model)]
+@cache
+def figures() -> tuple[Figure, ...]:
+    """Every number, in the order of the file."""
+    return tuple(figure for table in _file().table for figure in table.figures())
+
+
+def fitting(info: RunInfo) -> list[Figure]:
+    """The numbers that belong beside a run: those of its experiment, model and settings, of systems it may lack."""
+    return [
+        figure
+        for figure in figures()
+        if figure.experiment in ("", info.target)
+        and figure.model in ("", model_name(info))
+        and all(_holds(info, figure.system, key, value) for key, value in figure.point.items())
+    ]
+
+
+def _holds(info: RunInfo, system: str, key: str, value: float) -> bool:
+    """Whether a setting has that value; an option binds only systems that have it."""
+    if key.startswith(OPTIONS):
+        options = section(info, "systems").get(system) or {}
+        found = options.get(key.removeprefix(OPTIONS), value)
+    else:
+        found = _setting(info.experiment, key)
+    return isinstance(found, int | float) and math.isclose(found, value)
+
+
+def _setting(experiment: dict[str, Any], key: str) -> Any:
+    found: Any = experiment
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
 
 
 def citation(figure: Figure) -> str:
     """Paper and place in it."""
-    return f"{_table().sources[figure.source]}, {figure.where}"
+    return f"{_file().sources[figure.source]}, {figure.where}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,14 +12,23 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from rich.console import Console
 
 from testbed.record.files import replacing, write_whole
 from testbed.record.info import FILE_NAME as RUN_FILE
 from testbed.record.reader import Run, load
+from testbed.report import beside
 from testbed.report.looks import look
 from testbed.report.plots import DPI, STYLE
 from testbed.report.summary import Target, running_mean, summarize
-from testbed.report.tables import markdown_table, paper_rows, rows
+from testbed.report.tables import (
+    markdown_beside,
+    markdown_table,
+    plain_unless_terminal,
+    rich_table,
+    rows,
+    show_beside,
+)
 from testbed.report.wording import caveats, conditions, title
 
 POINT = "point"
@@ -42,12 +52,10 @@ def write_series(folder: Path, labels: Sequence[str]) -> list[Path]:
     -------
     The files written; none when no run has begun.
     """
-    runs = {label: load(folder / label) for label in labels if (folder / label / RUN_FILE).is_file()}
-    frames = {label: summarize(run) for label, run in runs.items()}
-    frames = {label: frame for label, frame in frames.items() if len(frame)}
+    runs, frames = _read(folder, labels)
     if not frames:
         return []
-    together = pd.concat([frame.assign(**{POINT: label}) for label, frame in frames.items()], ignore_index=True)
+    together = _together(frames)
     together["bytes_a_step"] = (together["wan_bytes"] + together["lan_bytes"]) / together["steps"]
     columns = [POINT, *(name for name in together.columns if name not in (POINT, "bytes_a_step"))]
     paths = [folder / name for name in ("summary.csv", "summary.md", "series.png")]
@@ -57,18 +65,50 @@ def write_series(folder: Path, labels: Sequence[str]) -> list[Path]:
     return paths
 
 
+def show_series(folder: Path, labels: Sequence[str], console: Console | None = None) -> None:
+    """Print the table of the series in `folder` and the papers' numbers beside its own."""
+    runs, frames = _read(folder, labels)
+    if not frames:
+        return
+    console = plain_unless_terminal(console)
+    first = runs[next(iter(frames))]
+    console.print(
+        rich_table(f"{title(first)}, a series of {len(labels)} runs", *rows(_together(frames), (POINT, "system")))
+    )
+    show_beside(console, [_key(labels[0]), *beside.HEADS], _compared(runs, frames), beside.setting(first))
+
+
+def _read(folder: Path, labels: Sequence[str]) -> tuple[dict[str, Run], dict[str, pd.DataFrame]]:
+    """The runs that have begun, by their labels, and the summaries of those that have a result."""
+    runs = {label: load(folder / label) for label in labels if (folder / label / RUN_FILE).is_file()}
+    frames = {label: summarize(run) for label, run in runs.items()}
+    return runs, {label: frame for label, frame in frames.items() if len(frame)}
+
+
+def _together(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat([frame.assign(**{POINT: label}) for label, frame in frames.items()], ignore_index=True)
+
+
+def _table(together: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells of the table over all runs; the first column holds the values of the swept keys."""
+    heads, cells = rows(together, by=(POINT, "system"))
+    key = _key(str(together[POINT].iloc[0]))
+    return [key, *heads[1:]], [[_short(line[0]), *line[1:]] for line in cells]
+
+
+def _compared(runs: dict[str, Run], frames: dict[str, pd.DataFrame]) -> list[list[str]]:
+    """The papers' numbers beside those of every run."""
+    return [[_short(label), *row] for label, frame in frames.items() for row in beside.paper_rows(runs[label], frame)]
+
+
 def _markdown(runs: dict[str, Run], frames: dict[str, pd.DataFrame], together: pd.DataFrame, wanted: int) -> str:
     label, first = next((label, run) for label, run in runs.items() if label in frames)
-    heads, cells = rows(together, by=(POINT, "system"))
     parts = [f"# {title(first)}, a series of {wanted} runs", f"The first of them: {conditions(first)}"]
     parts += [f"> **{sentence}**" for sentence in caveats(first, frames[label])]
     if len(frames) < wanted:
         parts.append(f"> **{wanted - len(frames)} of {wanted} runs have no result yet**")
-    parts.append(markdown_table(heads, cells))
-    compared = [[label, *row] for label, frame in frames.items() for row in paper_rows(runs[label], frame)]
-    if compared:
-        parts.append("## Beside the papers\n\nOther hardware, links and data order: set beside, not tuned to.")
-        parts.append(markdown_table([POINT, "quantity", "paper", "here", "source"], compared))
+    parts.append(markdown_table(*_table(together)))
+    parts += markdown_beside([_key(label), *beside.HEADS], _compared(runs, frames), beside.setting(first))
     parts.append("![series](series.png)")
     parts.append("Each run's own report is in the folder of its name.")
     return "\n\n".join(parts) + "\n"
@@ -126,9 +166,14 @@ def _by_point(axes: Axes, together: pd.DataFrame, labels: list[str], metric: str
 
 def _short(label: str) -> str:
     """The values of a label: "workers=2-batch=60" is "2 / 60"."""
-    return " / ".join(part.partition("=")[2] for part in label.split("-") if "=" in part) or label
+    return " / ".join(value for _, value in _swept(label)) or label
 
 
 def _key(label: str) -> str:
-    """The swept keys of a label."""
-    return " / ".join(part.partition("=")[0] for part in label.split("-") if "=" in part).replace("_", " ")
+    """The swept keys of a label: "workers / batch"."""
+    return " / ".join(key.replace("_", " ") for key, _ in _swept(label)) or POINT
+
+
+def _swept(label: str) -> list[tuple[str, str]]:
+    """Keys and values of a label; values may hold a "-" (5e-06), and so may keys (isgq-mse.bits)."""
+    return re.findall(r"(?:^|-)([a-z][^=]*)=(.*?)(?=-[a-z][^=]*=|$)", label)

@@ -1,8 +1,8 @@
-"""The result table, on the terminal and in `summary.md`, and the sentences above it."""
+"""The result table, on the terminal and in `summary.md`, the sentences above it and the papers' numbers below it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,13 +12,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from testbed.record.reader import Run
-from testbed.report import columns, papers
+from testbed.report import beside, columns
 from testbed.report.columns import Column, speedup_metric, table, with_rest
 from testbed.report.compare import Comparison
 from testbed.report.looks import look
-from testbed.report.summary import BASELINE, Target, aggregate, model_name, relate
+from testbed.report.summary import BASELINE, Target, aggregate
 from testbed.report.wording import (
-    NOT_REACHED,
     caveats,
     conditions,
     duration,
@@ -79,49 +78,32 @@ def _ratio(value: float, above: str, below: str) -> str:
     return f"{times(value)} {above}" if value >= 1 else f"{times(1 / value)} {below}"
 
 
-def paper_rows(run: Run, frame: pd.DataFrame, quantities: Collection[str] = ("speedup", "accuracy")) -> list[list[str]]:
-    """What the papers report for this model and these systems: quantity, paper, measured here, where it stands."""
-    systems = set(frame["system"])
-    mark = " (stand-in data)" if run.info.data.stand_in else ""
-    found = []
-    for figure in papers.figures(model_name(run.info)):
-        if figure.quantity not in quantities or not {figure.system, figure.versus or figure.system} <= systems:
-            continue
-        label, write = look(figure.system).label, times if figure.quantity == "speedup" else percent
-        if figure.quantity == "speedup":
-            what = f"speedup of {label} over {look(figure.versus).label}"
-            measured = _mean_of(relate(frame, figure.versus), figure.system, "speedup_vs_baseline")
-        else:
-            what, measured = f"accuracy of {label}", _mean_of(frame, figure.system, "final_accuracy")
-        paper = write(figure.value) if figure.low is None else f"{write(figure.low)} to {write(figure.value)}"
-        missing = NOT_REACHED if figure.quantity == "speedup" else "not measured"
-        here = missing if is_missing(measured) else write(measured) + mark
-        found.append([what, paper, here, f"{papers.citation(figure)} ({figure.conditions})"])
-    return found
-
-
-def _mean_of(frame: pd.DataFrame, system: str, metric: str) -> float:
-    return float(aggregate(frame[frame["system"] == system])[metric].iloc[0])
-
-
 def show(run: Run, frame: pd.DataFrame, console: Console | None = None) -> None:
     """Print table, conditions, headlines and caveats; without colour and at a fixed width where it is no terminal."""
-    console = _plain_unless_terminal(console)
-    console.print(_rich(title(run), *rows(frame)))
+    console = plain_unless_terminal(console)
+    console.print(rich_table(title(run), *rows(frame)))
     console.print(escape(conditions(run)), style="dim")
     for sentence in headlines(run, frame):
         console.print(escape(sentence), style="bold")
-    for what, paper, measured, source in paper_rows(run, frame, ("speedup",)):
-        console.print(escape(f"Beside the paper: {what} {measured} here, {paper} in {source}."))
     for sentence in [*caveats(run, frame), *run.missing]:
         console.print(escape(sentence), style="yellow")
+    show_beside(console, beside.HEADS, beside.paper_rows(run, frame), beside.setting(run))
+
+
+def show_beside(console: Console, heads: list[str], compared: Iterable[list[str]], setting: str) -> None:
+    """Print the papers' numbers beside those here, a table for each place in a paper; nothing where there are none."""
+    tables = beside.by_source(compared)
+    for source, cells in tables.items():
+        console.print(rich_table(f"Beside {source}", heads, cells))
+    if tables:
+        console.print(escape(setting), style="dim")
 
 
 def show_compared(found: Comparison, console: Console | None = None) -> None:
     """Print a comparison: a row per system, and per run or differing condition where those cannot be put together."""
-    console = _plain_unless_terminal(console)
+    console = plain_unless_terminal(console)
     for head, part in compared_tables(found).items():
-        console.print(_rich(head, *part))
+        console.print(rich_table(head, *part))
     for sentence in found.caveats:
         console.print(escape(sentence), style="bold yellow" if sentence.isupper() else "yellow")
     for note in found.notes:
@@ -140,14 +122,16 @@ def compared_tables(found: Comparison) -> dict[str, tuple[list[str], list[list[s
     return {head: table(frame, found.by, part) for head, part in parts.items()}
 
 
-def _plain_unless_terminal(console: Console | None) -> Console:
+def plain_unless_terminal(console: Console | None = None) -> Console:
+    """The console, or one without colour and of a fixed width where it is no terminal."""
     console = console or Console()
     if console.is_terminal:
         return Console(file=console.file, force_terminal=True, width=console.width, highlight=False)
     return Console(file=console.file, width=PLAIN_WIDTH, no_color=True, highlight=False)
 
 
-def _rich(head: str, heads: list[str], cells: list[list[str]]) -> Table:
+def rich_table(head: str, heads: list[str], cells: list[list[str]]) -> Table:
+    """A table for the terminal; cells are text as it stands."""
     table = Table(title=escape(head), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(heads):
         table.add_column(name, justify="right" if index else "left", overflow="fold")
@@ -165,9 +149,7 @@ def markdown(run: Run, frame: pd.DataFrame) -> str:
     parts.append(markdown_table(heads, cells))
     if len(aggregate(frame)) < len(frame):
         parts.append("Mean over the seeds ± half its 95 % interval (Student's t); each seed is in summary.csv.")
-    if compared := paper_rows(run, frame):
-        parts.append("## Beside the papers\n\nOther hardware, links and data order: set beside, not tuned to.")
-        parts.append(markdown_table(["quantity", "paper", "here", "source"], compared))
+    parts += markdown_beside(beside.HEADS, beside.paper_rows(run, frame), beside.setting(run))
     parts.append("![comparison](comparison.png)")
     if (run.folder / REPLAY).is_file():
         parts.append(f"![the trace and what came of it]({REPLAY})")
@@ -175,6 +157,13 @@ def markdown(run: Run, frame: pd.DataFrame) -> str:
         parts.append("## What the record lacks\n\n" + "\n".join(f"- {note}" for note in run.missing))
     parts.append(_provenance(run))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def markdown_beside(heads: list[str], compared: Iterable[list[str]], setting: str) -> list[str]:
+    """The part of a `summary.md` that sets the papers' numbers beside those here; nothing where there are none."""
+    tables = beside.by_source(compared)
+    parts = [part for source, cells in tables.items() for part in (f"### {source}", markdown_table(heads, cells))]
+    return [f"## Beside the papers\n\n{setting}", *parts] if parts else []
 
 
 def _provenance(run: Run) -> str:

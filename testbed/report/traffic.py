@@ -60,6 +60,18 @@ def _of(result: Result) -> dict[str, float] | None:
     }
 
 
+def sent_by_workers(run: Run) -> dict[str, float]:
+    """Bytes that all workers of each system have sent in a whole run, as in `traffic`; the mean over the seeds."""
+    totals: dict[str, list[float]] = {}
+    for result in run.results:
+        events = result.events
+        if "nbytes" in events:
+            sent = events[events["event"] == "sent"]
+            of_workers = sent.loc[sent["node"].map(kind_of) == "worker", "nbytes"]
+            totals.setdefault(result.system, []).append(float(of_workers.sum()))
+    return {system: sum(each) / len(each) for system, each in totals.items()}
+
+
 def _ends_of(hop: str, part: pd.DataFrame) -> pd.Series:
     """The senders of what goes up, the receivers of what comes down, each once."""
     return part["node" if hop.endswith("up") else "peer"].drop_duplicates()
@@ -76,6 +88,8 @@ def rows(frame: pd.DataFrame, parameters: int) -> tuple[list[str], list[list[str
             value = row[hop]
             line.append(NONE if is_missing(value) else size(value))
             line.append(NONE if is_missing(value) else times(4 * parameters / value))
-            line.append(NONE if base is None or is_missing(value) or is_missing(base[hop]) else times(base[hop] / value))
+            line.append(
+                NONE if base is None or is_missing(value) or is_missing(base[hop]) else times(base[hop] / value)
+            )
         cells.append(line)
     return heads, cells

@@ -19,7 +19,6 @@ that take turns, and training goes on for `overlap_steps` while a fragment's mea
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -39,6 +38,7 @@ from testbed.record.events import Exchange
 from testbed.systems.base import Options, Task
 from testbed.systems.node import Node
 from testbed.systems.regional import Copy, RegionalSystem, WorkerState
+from testbed.systems.trail import Signal
 from testbed.wan.plan import region_of
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
@@ -148,7 +148,7 @@ class DiLoCo(RegionalSystem):
         )
 
     async def lps(self, node: Node, state: LPSState) -> None:
-        arrived = asyncio.Event()
+        arrived = Signal()
         passes = self.task.passes(3 * len(node.workers) + 3)
         async for step in node.steps(state):
             gradients = await node.collect(node.workers)
@@ -181,7 +181,7 @@ class DiLoCo(RegionalSystem):
         difference = state.outer[fragment.place] - state.weights[fragment.place]
         return fragment.encode(difference, state.residual, self._key(node, step))
 
-    async def _take_mean(self, node: Node, state: LPSState, fragment: Fragment, arrived: asyncio.Event) -> None:
+    async def _take_mean(self, node: Node, state: LPSState, fragment: Fragment, arrived: Signal) -> None:
         message = await node.recv(node.global_server)
         state.mean[fragment.place] = await node.compute(self.task.passes(1), fragment.codec.decode, message.buffers)
         state.has_arrived = True

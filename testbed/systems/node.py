@@ -17,14 +17,17 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from testbed.errors import PeerLost, PeerTimeout, ProtocolError
+from testbed.errors import PeerTimeout, ProtocolError
 from testbed.message import Message
 from testbed.record.events import Event, Sent, StepDone
+from testbed.systems.mailbox import Mailbox, Reader
+from testbed.systems.trail import Parcel, Signal, Trail, extended, trail
 from testbed.wan.plan import Roles, region_of
 
 T = TypeVar("T")
@@ -50,115 +53,14 @@ class Work:
     codec: bool = False
 
 
-class Mailbox:
-    """Messages that arrived and were not yet taken, one queue per peer; at most one reader per peer."""
-
-    def __init__(self, peers: Iterable[str]) -> None:
-        self.queues: dict[str, deque[Message]] = {peer: deque() for peer in peers}
-        self._readers: dict[str, Reader] = {}
-        self._lost: dict[str, str] = {}
-
-    def deliver(self, peer: str, message: Message) -> None:
-        """Take a message in and wake whoever waits for `peer`."""
-        self.queues[peer].append(message)
-        if (reader := self._readers.get(peer)) is not None:
-            reader.wake(peer)
-
-    def lose(self, peer: str, why: str) -> None:
-        """Note that nothing more will come from `peer`."""
-        self._lost[peer] = why
-        if (reader := self._readers.get(peer)) is not None:
-            reader.wake(peer)
-
-    def check(self, peer: str) -> None:
-        """Raise PeerLost when `peer` is gone and has left nothing unread."""
-        if peer in self._lost and not self.queues[peer]:
-            raise PeerLost(f"{peer}: {self._lost[peer]}")
-
-    def take(self, peer: str) -> Message | None:
-        """The next message of `peer` if it is there and nobody else waits for it."""
-        queue = self.queues.get(peer)
-        return queue.popleft() if queue and peer not in self._readers else None
-
-    def poke(self) -> None:
-        """Let whoever waits look again at what it waits for."""
-        for reader in set(self._readers.values()):
-            reader.poke()
-
-    def awaited(self) -> list[str]:
-        """The peers somebody waits for."""
-        return [peer for peer in self._readers if not self.queues[peer]]
-
-    def open(self, peers: Sequence[str]) -> Reader:
-        for peer in peers:
-            if peer not in self.queues:
-                raise ProtocolError(f"{peer} is not a neighbour; neighbours: {', '.join(self.queues)}")
-            if peer in self._readers:
-                raise ProtocolError(f"two coroutines read from {peer} at once")
-        reader = Reader(self, peers)
-        self._readers.update(dict.fromkeys(peers, reader))
-        return reader
-
-    def close(self, peers: Iterable[str]) -> None:
-        for peer in peers:
-            del self._readers[peer]
-
-
-class Reader:
-    """Waits for messages of some peers and hands them out in the order they arrived."""
-
-    __slots__ = ("_future", "_mailbox", "_ready", "peers")
-
-    def __init__(self, mailbox: Mailbox, peers: Sequence[str]) -> None:
-        self.peers = dict.fromkeys(peers)  # an ordered set: whom to wait for
-        self._mailbox = mailbox
-        self._ready = deque(peer for peer in peers for _ in mailbox.queues[peer])
-        self._future: asyncio.Future[None] | None = None
-
-    def wake(self, peer: str) -> None:
-        self._ready.append(peer)
-        self.poke()
-
-    def drop(self, peer: str) -> None:
-        """Wait no longer for `peer`; what it sent since stays in its queue."""
-        del self.peers[peer]
-        self._mailbox.close((peer,))
-
-    @property
-    def ready(self) -> bool:
-        while self._ready and self._ready[0] not in self.peers:
-            self._ready.popleft()
-        return bool(self._ready)
-
-    async def change(self) -> None:
-        """Wait until something has arrived, a connection is gone, or `poke`."""
-        for peer in self.peers:
-            self._mailbox.check(peer)
-        self._future = asyncio.get_running_loop().create_future()
-        await self._future
-        self._future = None
-
-    def poke(self) -> None:
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
-
-    async def next(self) -> tuple[str, Message]:
-        while not self.ready:
-            await self.change()
-        peer = self._ready.popleft()
-        self._mailbox.check(peer)
-        return peer, self._mailbox.queues[peer].popleft()
-
-    def close(self) -> None:
-        self._mailbox.close(self.peers)
-
-
 class Node(ABC):
     """One role's view of the run; see the module's rules.
 
     Attributes
     ----------
     name : the role's host name, e.g. "us-east-1/w0"
+    region : "us-east-1"
+    lps : a worker's LPS
     roles : who else takes part
     stop_at : the step at which the current segment ends (exclusive)
     at_rest : whether the steps and the background work of the current segment have ended
@@ -168,6 +70,8 @@ class Node(ABC):
 
     def __init__(self, name: str, roles: Roles, patience_s: float | None) -> None:
         self.name = name
+        self.region = region_of(name)
+        self.lps = f"{self.region}/lps"
         self.join(roles)
         self.patience_s = patience_s
         self.stop_at = 0
@@ -185,6 +89,7 @@ class Node(ABC):
         """Take part in a run of `roles`, which may join this role to some of its neighbours only."""
         self.roles = roles
         self.neighbours = roles.neighbours(self.name)
+        self._far = {peer for peer in self.neighbours if region_of(peer) != self.region}
         self._sent = {peer: [0, 0] for peer in self.neighbours}  # messages and bytes, this segment
 
     # What a fabric decides
@@ -198,8 +103,8 @@ class Node(ABC):
         """Let `seconds` of the run's clock pass."""
 
     @abstractmethod
-    async def _transmit(self, peer: str, message: Message) -> None:
-        """Hand a message to the transport; returns once it has been taken (queues are bounded)."""
+    async def _transmit(self, peer: str, parcel: Parcel) -> None:
+        """Hand a message and its stamp to the transport; returns once it has been taken (queues are bounded)."""
 
     @abstractmethod
     async def compute(self, work: Work, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -227,10 +132,6 @@ class Node(ABC):
     # The neighbours by what they are
 
     @property
-    def region(self) -> str:
-        return region_of(self.name)
-
-    @property
     def server(self) -> str:
         """A worker's LPS (flat: the global server); an LPS's global server."""
         server = self.roles.server_of(self.name)
@@ -241,11 +142,6 @@ class Node(ABC):
     def clients(self) -> tuple[str, ...]:
         """Whose server this role is: an LPS's workers, the global server's LPSs (flat: all workers)."""
         return self.roles.clients_of(self.name)
-
-    @property
-    def lps(self) -> str:
-        """A worker's LPS."""
-        return f"{self.region}/lps"
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -267,7 +163,13 @@ class Node(ABC):
         sent = self._sent[peer]
         sent[0] += 1
         sent[1] += message.nbytes
-        await self._transmit(peer, message)
+        await self._transmit(peer, (message, (self.now(), trail.get().hops)))
+
+    def arrived(self, peer: str, parcel: Parcel) -> None:
+        """A fabric hands in what has come from `peer` at this moment."""
+        message, stamp = parcel
+        hops = () if stamp is None else extended(stamp, self.now(), peer in self._far)
+        self.mailbox.deliver(peer, message, hops)
 
     async def recv(self, peer: str, timeout: float | None = None) -> Message:
         """The next message from `peer`.
@@ -325,12 +227,17 @@ class Node(ABC):
         """
         reader = self.mailbox.open(peers)
         ended: set[str] = set()
+        since_s: float | None = None  # when the wait for the next message began
         try:
             while len(ended) < len(peers) or busy():
                 if not reader.ready:
+                    since_s = self.now() if since_s is None else since_s
                     await reader.change()
                     continue
-                peer, message = await reader.next()
+                peer, message, hops = reader.take()
+                if since_s is not None:
+                    trail.get().follow(hops, since_s)
+                    since_s = None
                 if message.kind == MARKER:
                     ended.add(peer)
                     self._marked.add(peer)
@@ -344,26 +251,42 @@ class Node(ABC):
         return self._marked.issuperset(peers)
 
     async def wait(self, event: asyncio.Event, what: str) -> None:
-        """Wait for something another coroutine of this role will set; PeerTimeout after `patience_s`."""
-        if self.patience_s is None:
-            await event.wait()
+        """Wait for something another coroutine of this role will set; PeerTimeout after `patience_s`.
+
+        The wait counts as one for links if the event is a `Signal`, which stands for a message.
+        """
+        if event.is_set():
             return
+        since_s = self.now()
         try:
-            async with self.timeout(self.patience_s):
+            async with nullcontext() if self.patience_s is None else self.timeout(self.patience_s):
                 await event.wait()
         except TimeoutError:
             raise PeerTimeout(f"{self.name} waited {self.patience_s:g} s for {what}") from None
+        if isinstance(event, Signal):
+            trail.get().follow(event.hops, since_s)
 
     def _deadline(self, timeout: float | None) -> float | None:
         bound = self.patience_s if timeout is None else timeout
         return None if bound is None else self.now() + bound
 
     async def _next(self, reader: Reader, deadline: float | None) -> tuple[str, Message]:
-        if deadline is None or reader.ready:  # the common case, without a timer
-            return await reader.next()
+        if reader.ready:
+            peer, message, _ = reader.take()
+            return peer, message
+        since_s = self.now()
+        if deadline is None:  # the common case, without a timer
+            await reader.wait()
+        else:
+            await self._wait_until(reader, deadline)
+        peer, message, hops = reader.take()
+        trail.get().follow(hops, since_s)
+        return peer, message
+
+    async def _wait_until(self, reader: Reader, deadline: float) -> None:
         try:
             async with self.timeout(deadline - self.now()):
-                return await reader.next()
+                await reader.wait()
         except TimeoutError:
             peers = ", ".join(reader.peers)
             raise PeerTimeout(f"{self.name} had no message from {peers} in time") from None
@@ -385,7 +308,9 @@ class Node(ABC):
         self._servers.append(self._start(work))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+        context = copy_context()
+        context.run(trail.set, Trail(trail.get().hops))
+        task = asyncio.get_running_loop().create_task(work, context=context)
         task.add_done_callback(self._background_done)
         return task
 
@@ -397,12 +322,12 @@ class Node(ABC):
             self._failure.set_exception(task.exception())  # type: ignore[arg-type]
 
     def step_done(self, step: int, loss: float) -> None:
-        """Record that this worker has finished `step` with its local training loss."""
+        """Record that this worker has finished `step` with its local training loss, and where its time went."""
         busy_s, codec_s = self.busy_s - self._before_step_s[0], self.codec_s - self._before_step_s[1]
         self._before_step_s = (self.busy_s, self.codec_s)
-        self.record(
-            StepDone(time_s=self.now(), node=self.name, step=step, loss=loss, compute_s=busy_s, codec_s=codec_s)
-        )
+        lan_s, wan_s = trail.get().take()
+        spent = {"compute_s": busy_s, "codec_s": codec_s, "lan_s": lan_s, "wan_s": wan_s}
+        self.record(StepDone(time_s=self.now(), node=self.name, step=step, loss=loss, **spent))
 
     async def play(self, role: Coroutine[Any, Any, None], stop_at: int) -> None:
         """Run one segment of `role`, background work included, and come to rest (rule 3)."""
@@ -428,6 +353,7 @@ class Node(ABC):
             self._sent[peer] = [0, 0]
 
     async def _segment(self, role: Coroutine[Any, Any, None]) -> None:
+        trail.set(Trail())
         await role
         while self._tasks:
             await self._tasks[0]

@@ -94,3 +94,18 @@ def test_kernels_run_in_several_threads_at_once() -> None:
     for worker in workers:
         worker.join()
     assert results == [expected] * 8
+
+
+def test_a_cache_of_other_sources_is_thrown_away(tmp_path: Path) -> None:
+    """Kernels use each other's parts, which numba's own cache does not notice."""
+    old, other = tmp_path / "kernels.pack-1.nbi", tmp_path / "notes.txt"
+    old.touch()
+    other.touch()
+    lanes._discard_stale(tmp_path)
+    assert not old.exists() and other.exists()
+    old.touch()
+    lanes._discard_stale(tmp_path)
+    assert old.exists()
+    (tmp_path / "kernels.sha256").write_text("other sources")
+    lanes._discard_stale(tmp_path)
+    assert not old.exists()

@@ -15,10 +15,11 @@ import pytest
 
 from testbed.record.info import DataInfo, Environment, LinkInfo
 from testbed.record.reader import load
+from testbed.report.beside import paper_rows
 from testbed.report.compare import compare
 from testbed.report.page import page, write_page
 from testbed.report.summary import summarize
-from testbed.report.tables import compared_tables, headlines, paper_rows
+from testbed.report.tables import compared_tables, headlines
 from testbed.report.wording import verdict
 
 MakeRun = Callable[..., Path]

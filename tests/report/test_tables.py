@@ -12,10 +12,11 @@ from rich.console import Console
 
 from testbed.record.info import DataInfo
 from testbed.record.reader import load
-from testbed.report import papers, wording
+from testbed.report import wording
+from testbed.report.beside import paper_rows
 from testbed.report.looks import known, look
 from testbed.report.summary import summarize
-from testbed.report.tables import headlines, markdown, paper_rows, rows, show
+from testbed.report.tables import headlines, markdown, rows, show
 from testbed.report.write import csv, write_report
 
 MakeRun = Callable[..., Path]
@@ -113,21 +114,6 @@ def test_the_conditions_are_stated(make_run: MakeRun) -> None:
     text = markdown(run := load(make_run()), summarize(run))
     for part in ("mininet fabric", "delay by netem", "time dilation 4", "compute: m60", "2 × 4 workers", "batch 128"):
         assert part in text
-
-
-def test_the_papers_numbers_stand_beside(make_run: MakeRun) -> None:
-    run = load(make_run())
-    frame = summarize(run)
-    row = next(r for r in paper_rows(run, frame) if r[0] == "speedup of WeightGrad over Baseline")
-    assert row[1] == "5.36×"
-    assert row[2] == wording.times(frame.set_index("system").loc["weightgrad", "speedup_vs_baseline"])
-    assert "KDD 2020, 5.3.3" in row[3]
-
-
-def test_a_paper_is_quoted_for_the_model_it_used(make_run: MakeRun) -> None:
-    assert not [f for f in papers.figures("lenet") if f.model]
-    assert {f.value for f in papers.figures("vgg") if f.quantity == "speedup" and f.model} == {4.64}
-    assert {figure.system for figure in papers.figures("cifarnet")} <= set(known())
 
 
 def test_the_table_goes_plain_into_a_pipe(make_run: MakeRun) -> None:

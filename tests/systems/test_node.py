@@ -18,7 +18,8 @@ from testbed.fabrics.virtual import VirtualFabric
 from testbed.message import Message
 from testbed.record.events import Event, Sent, StepDone
 from testbed.systems import Node, Options, System, Work
-from testbed.systems.node import MARKER, Mailbox
+from testbed.systems.mailbox import Mailbox
+from testbed.systems.node import MARKER
 from testbed.wan.plan import NetworkPlan, Roles
 from testbed.wan.profile import Link
 from testbed.wan.trace import Change, Trace
@@ -182,9 +183,9 @@ def test_a_lost_peer_is_an_error_once_what_it_left_has_been_read() -> None:
         mailbox.deliver("peer", word("last"))
         mailbox.lose("peer", "connection reset")
         reader = mailbox.open(["peer"])
-        assert (await reader.next())[1].kind == "last"
+        assert reader.take()[1].kind == "last"
         with pytest.raises(PeerLost, match="peer: connection reset"):
-            await reader.next()
+            await reader.wait()
 
     asyncio.run(reading())
 
@@ -193,11 +194,12 @@ def test_losing_a_peer_wakes_who_waits_for_it() -> None:
     async def reading() -> None:
         mailbox = Mailbox(["peer"])
         reader = mailbox.open(["peer"])
-        waiting = asyncio.create_task(reader.next())
+        waiting = asyncio.create_task(reader.wait())
         await asyncio.sleep(0)
         mailbox.lose("peer", "gone")
+        await waiting
         with pytest.raises(PeerLost):
-            await waiting
+            reader.take()
 
     asyncio.run(reading())
 

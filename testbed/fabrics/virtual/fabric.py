@@ -17,11 +17,11 @@ from testbed.fabrics.base import Fabric, Record, TraceEnded, state_path
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.network import Connection, Network
 from testbed.fabrics.virtual.replay import Replay
-from testbed.message import Message
 from testbed.record.events import Event, LinkBytes
 from testbed.systems import System
 from testbed.systems import state as state_file
 from testbed.systems.node import Node, Work
+from testbed.systems.trail import Parcel
 from testbed.wan.plan import NetworkPlan, Roles
 from testbed.wan.tcp import Tcp
 from testbed.wan.trace import Trace
@@ -49,8 +49,8 @@ class VirtualNode(Node):
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async def _transmit(self, peer: str, message: Message) -> None:
-        await self._network.send(self.connections[peer], message, message.nbytes)
+    async def _transmit(self, peer: str, parcel: Parcel) -> None:
+        await self._network.send(self.connections[peer], parcel, parcel[0].nbytes)
 
     async def compute(self, work: Work, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         began_s = perf_counter()
@@ -130,8 +130,8 @@ class VirtualFabric(Fabric):
             nodes[name] = VirtualNode(name, roles, self._compute, network, loop, lambda event: self.record(event))
         for node in nodes.values():
             for peer in node.neighbours:
-                deliver = partial(nodes[peer].mailbox.deliver, node.name)
-                node.connections[peer] = network.connect(node.name, peer, deliver)
+                arrived = partial(nodes[peer].arrived, node.name)
+                node.connections[peer] = network.connect(node.name, peer, arrived)
         try:
             loop.run_until_complete(self._play(nodes, stop_at))
             self._clock_s = loop.time()

@@ -22,7 +22,7 @@ from testbed.report.figures import canvas
 from testbed.report.interval import half_width
 from testbed.report.looks import look
 from testbed.report.plots import LOG_BAR_RATIO, LOG_TIME_RATIO, PLAIN, limit_losses, time_unit
-from testbed.report.summary import BASELINE, Target, aggregate, model_name
+from testbed.report.summary import BASELINE, Target, aggregate
 from testbed.report.wording import NOT_REACHED, clock, is_missing, times
 
 WORKERS_SYSTEM = "weightgrad"  # whose runs with more and fewer workers are drawn where all runs have it
@@ -160,7 +160,7 @@ def speedup(run: Run, frame: pd.DataFrame) -> Figure | None:
     systems = list(together["system"])
     stated = {
         figure.system: figure.value
-        for figure in papers.figures(model_name(run.info))
+        for figure in papers.fitting(run.info)
         if figure.quantity == "speedup" and figure.versus == BASELINE and figure.system in systems
     }
     figure = canvas.sheet(0.75 + 0.2 * len(systems) + (0.15 if stated else 0.0), [run])

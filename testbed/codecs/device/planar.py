@@ -1,0 +1,125 @@
+"""Planar blocks and counter-based random numbers with torch; see the rules of `testbed.codecs.kernels`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from testbed.codecs.kernels import SEGMENT
+
+_ROUNDS = (0xED5AD4BB, 0xAC4C1B51, 0x31848BAB)  # of the kernels' hash
+Coder = Callable[[torch.Tensor, int], torch.Tensor]
+
+
+def pack(x: torch.Tensor, segments: int, planes: int, code: Coder) -> torch.Tensor:
+    """Cut rows into planar blocks and code these.
+
+    Parameters
+    ----------
+    x : [rows, size]; the last block of a row is filled up with zeros
+    segments : of a block
+    planes : bytes that `code` makes of an element of all segments
+    code : (blocks [rows, count, segments, width], number of the first of them) -> uint8 [rows, count, planes, width]
+
+    Returns
+    -------
+    uint8 [rows, bytes]
+    """
+    rows, size = x.shape
+    full = segments * SEGMENT
+    count = size // full
+    packed = [x.new_empty((rows, 0), dtype=torch.uint8)]
+    if count:
+        whole = x[:, : count * full].reshape(rows, count, segments, SEGMENT)
+        packed.append(code(whole, 0).reshape(rows, count * planes * SEGMENT))
+    rest = size - count * full
+    if rest:
+        width = -(-rest // segments)
+        padded = x.new_zeros(rows, segments * width)
+        padded[:, :rest] = x[:, count * full :]
+        packed.append(code(padded.view(rows, 1, segments, width), count).reshape(rows, planes * width))
+    return torch.cat(packed, 1)
+
+
+def unpack(packed: torch.Tensor, size: int, segments: int, planes: int, code: Coder) -> torch.Tensor:
+    """The inverse of `pack`: [rows, size] of what `code` makes of uint8 [rows, count, planes, width]."""
+    rows, full = len(packed), segments * SEGMENT
+    count = size // full
+    used = count * planes * SEGMENT
+    parts = []
+    if count:
+        whole = packed[:, :used].reshape(rows, count, planes, SEGMENT)
+        parts.append(code(whole, 0).reshape(rows, count * full))
+    rest = size - count * full
+    if rest or not count:
+        width = -(-rest // segments)
+        last = packed[:, used : used + planes * width].reshape(rows, 1, planes, width)
+        parts.append(code(last, count).reshape(rows, segments * width)[:, :rest])
+    return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+
+
+def rows_of(x: torch.Tensor, length: int) -> Iterator[torch.Tensor]:
+    """Views of a vector as rows of this length, then of the shorter rest as one row; nothing of an empty vector."""
+    whole = x.numel() // length
+    if whole:
+        yield x[: whole * length].view(whole, length)
+    if x.numel() > whole * length:
+        yield x[whole * length :].view(1, -1)
+
+
+# --- random numbers: 32-bit lanes as int32, whose products wrap ---------------------------------------------------
+
+
+def signed(bits: int) -> int:
+    """The int32 with these 32 bits."""
+    return (bits & 0x7FFFFFFF) - (bits & 0x80000000)
+
+
+def shifted(h: torch.Tensor, places: int) -> torch.Tensor:
+    """32 bits shifted to the right, zeros coming in."""
+    return (h >> places) & (0xFFFFFFFF >> places)
+
+
+def hashed(first: int, count: int, key: int, device: torch.device) -> torch.Tensor:
+    """32 random bits (int32 [count]) for each counter from `first` on; see `kernels._hash`."""
+    h = torch.arange(first, first + count, device=device).to(torch.int32)
+    h = h ^ shifted(h, 17)
+    h = (h * signed(_ROUNDS[0])) ^ signed(key)
+    h = h ^ shifted(h, 11)
+    h = h * signed(_ROUNDS[1])
+    h = h ^ shifted(h, 15)
+    h = h * signed(_ROUNDS[2])
+    return h ^ shifted(h, 14)
+
+
+def streams(first: int, count: int, key: int, device: torch.device) -> Iterator[torch.Tensor]:
+    """32 random bits (int32 [count]) for each segment of a ternary block in turn; see `kernels._draw_block`."""
+    h = hashed(first, count, key, device)
+    yield h
+    yield _swapped(h)
+    for factor in _ROUNDS[:2]:
+        h = h * signed(factor)
+        h = h ^ shifted(h, 16)
+        yield h
+        yield _swapped(h)
+
+
+def _swapped(h: torch.Tensor) -> torch.Tensor:
+    return (h << 16) | shifted(h, 16)
+
+
+# --- statistics ---------------------------------------------------------------------------------------------------
+
+
+def largest(x: torch.Tensor) -> torch.Tensor:
+    """The largest magnitude (scalar), NaN where there is one, 0 of nothing."""
+    if not x.numel():
+        return x.new_zeros(())
+    low, high = torch.aminmax(x)
+    return torch.maximum(low.abs(), high.abs())
+
+
+def finite(x: torch.Tensor) -> bool:
+    """Whether all values are finite."""
+    return bool(torch.isfinite(largest(x)).item())
