@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ from testbed.errors import InputError, Interrupted
 from testbed.experiment import Experiment, from_dict
 from testbed.fabrics.base import TRACE_LATE_S, Fabric, TraceEnded
 from testbed.fabrics.virtual import VirtualFabric
+from testbed.fidelity import report as fidelity_report
 from testbed.pool import run_all
 from testbed.record import info as info_file
 from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
@@ -88,6 +90,7 @@ def start(experiment: Experiment, request: Request, begun: Callable[[Path], None
         delay_mechanism="modelled",
         compute=experiment.compute.device,
         device=_device_name(request.device),
+        fidelity=_fidelity(request, experiment.topology.profile),
         systems=list(experiment.systems),
         seeds=list(experiment.run.seeds),
         data=DataInfo(dataset=dataset.name, stand_in=not dataset.real, note=dataset.note),
@@ -100,6 +103,13 @@ def start(experiment: Experiment, request: Request, begun: Callable[[Path], None
     info_file.write_info(folder, facts)
     begun(folder)
     _run(folder, experiment, assembly, facts, request.jobs)
+
+
+def _fidelity(request: Request, profile: str) -> dict[str, Any]:
+    """The evidence there is for the emulated network of a profile on this machine's kernel."""
+    if request.fabric != "mininet":
+        return {}
+    return fidelity_report.evidence(request.results / "fidelity", profile, platform.release())
 
 
 def resume(folder: Path, experiment: Experiment, facts: RunInfo, begun: Callable[[Path], None], jobs: int = 1) -> None:

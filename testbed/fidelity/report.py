@@ -92,6 +92,25 @@ def newest(folder: Path, profile: str, kernel: str) -> Path | None:
     return max(found)[1] if found else None
 
 
+def evidence(folder: Path, profile: str, kernel: str) -> dict[str, Any]:
+    """What a run's report says of the newest fidelity record for its profile and kernel; empty without one.
+
+    Returns
+    -------
+    `path` of the record, its `date`, how many `figures` it holds, and how many of them `missed` their bound.
+    """
+    path = newest(folder, profile, kernel)
+    if path is None:
+        return {}
+    record = msgspec.json.decode(path.read_bytes())
+    return {
+        "path": str(path),
+        "date": record.get("date", ""),
+        "figures": len(record.get("figures", [])),
+        "missed": record.get("missed", 0),
+    }
+
+
 def now() -> str:
     """ISO 8601 with offset."""
     return datetime.now().astimezone().isoformat(timespec="seconds")

@@ -78,6 +78,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     gate: dict[
         str, Any
     ] = {}  # what was measured of the emulated links before the run; {"skipped": true} with --no-gate
+    fidelity: dict[str, Any] = {}  # the newest fidelity record for this profile and kernel: path, date, figures, missed
     delay_report: dict[str, Any] = {}  # of the delay stage: frames lost, how late they left; of a trace's changes, too
     dilation: float = 1.0
     compute: str = ""  # "measured", or the modelled device: "m60"

@@ -21,7 +21,7 @@ from testbed.report.figures import canvas
 from testbed.report.plots import comparison
 from testbed.report.summary import Target, summarize, wan_only
 from testbed.report.tables import compared_tables, headlines
-from testbed.report.wording import caveats, conditions, number, title, verdict
+from testbed.report.wording import caveats, conditions, fidelity, number, title, verdict
 
 FILE_NAME = "report.html"
 TEMPLATE = "page.html.j2"
@@ -73,6 +73,7 @@ def _facts(run: Run, frame: pd.DataFrame) -> dict[str, Any]:
         "papers": paper_rows(run, frame),
         "links": _links(info),
         "gate": _gate(info),
+        "fidelity": fidelity(info),
         "delay": {key.replace("_", " "): value for key, value in info.delay_report.items()},
         "trace": info.topology.get("trace"),
         "started": info.started_at,

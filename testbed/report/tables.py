@@ -21,6 +21,7 @@ from testbed.report.wording import (
     caveats,
     conditions,
     duration,
+    fidelity,
     is_missing,
     percent,
     times,
@@ -178,6 +179,7 @@ def _provenance(run: Run) -> str:
             for part in (machine.cpu, f"{machine.cores} cores" if machine.cores else "", machine.kernel, info.device)
             if part
         ),
+        "fidelity of the network": fidelity(info),
         "experiment": f"SHA-256 {info.experiment_hash[:16]}" if info.experiment_hash else "",
     }
     return "## How it was made\n\n" + "\n".join(f"- {name}: {value}" for name, value in facts.items() if value)

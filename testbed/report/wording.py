@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from testbed.record.info import DONE
+from testbed.record.info import DONE, RunInfo
 from testbed.record.reader import Run
 from testbed.report.looks import look
 from testbed.report.summary import BASELINE, FINAL_STEPS, Target, aggregate, data_name, model_name, section
@@ -149,3 +149,15 @@ def verdict(run: Run, frame: pd.DataFrame) -> str:
     if first["system"] == BASELINE or is_missing(speedup):
         return sentence
     return f"{sentence}: {times(speedup)} sooner than {look(BASELINE).label.lower()}"
+
+
+def fidelity(info: RunInfo) -> str:
+    """What is known of the emulated network beside the gate: the newest `testbed fidelity` for profile and kernel."""
+    if info.fabric != "mininet":
+        return ""
+    known = info.fidelity
+    if not known:
+        return f"not measured on this kernel (make fidelity PROFILE={info.profile})"
+    within = f"all {known['figures']:,} figures within their bounds"
+    beyond = f"{known['missed']} of {known['figures']:,} figures beyond their bounds"
+    return f"{beyond if known['missed'] else within}, measured {known['date'][:10]} ({known['path']})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 import re
 import shutil
@@ -164,3 +165,15 @@ def test_a_browser_shows_the_page_without_an_error(
     # The overview is there: the colours of the systems' bars fill more than text ever does.
     orange = (abs(pixels - [0xE6 / 255, 0x9F / 255, 0]) < 0.02).all(axis=-1)
     assert orange.sum() > 500
+
+
+def test_the_newest_fidelity_record_is_named(make_run: MakeRun) -> None:
+    folder = make_run()
+    info = json.loads((folder / "run.json").read_text()) | {"fabric": "mininet"}
+    for known, said in (
+        ({}, "not measured on this kernel"),
+        ({"path": "results/fidelity/x.json", "date": "2026-11-21T01:02", "figures": 309, "missed": 0}, "all 309 figures"),
+        ({"path": "x", "date": "2026-11-21", "figures": 309, "missed": 2}, "2 of 309 figures beyond their bounds"),
+    ):
+        (folder / "run.json").write_text(json.dumps(info | {"fidelity": known}))
+        assert said in write_page(folder, None).read_text()
