@@ -100,7 +100,7 @@ def room(out: torch.Tensor | None, layout: Layout) -> tuple[torch.Tensor, Elemen
     if out is None:
         out = torch.empty(layout.size, dtype=torch.float32)
     elif not out.is_contiguous():
-        raise CodecError("a codec decodes into a contiguous vector; this one has strides")
+        raise CodecError("a vector that a codec writes to is contiguous; this one has strides")
     return out, elements(out, layout)
 
 
@@ -130,7 +130,10 @@ def to_device(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
 
 def write(values: np.ndarray, x: Elements) -> None:
     """x = values, on any device."""
-    x[:] = to_device(values, x) if isinstance(x, torch.Tensor) else values
+    if isinstance(x, torch.Tensor):
+        x.copy_(to_device(values, x))
+    else:
+        x[:] = values
 
 
 def expect(buffers: WireBuffers, names: Sequence[str]) -> None:

@@ -161,11 +161,11 @@ class BlockThresholdTernary(BlockFormat):
         """
         x, rest = elements(vector, self.layout), beside(residual, vector, self.layout)
         for layer in self.floats:
-            rest[layer.slice] += x[layer.slice]
+            residual[layer.slice] += vector[layer.slice]
 
         def code(position: int, layer: Layer, trits: np.ndarray, scales: np.ndarray) -> bool:
             values, kept = x[layer.slice], rest[layer.slice]
-            if isinstance(values, torch.Tensor):
+            if isinstance(values, torch.Tensor) and isinstance(kept, torch.Tensor):
                 return _taken(on_device.block_feedback(values, kept), trits, scales)
 
             def feed(start: int, stop: int) -> bool:
@@ -177,7 +177,7 @@ class BlockThresholdTernary(BlockFormat):
 
         buffers = self._encode(rest, code)
         for layer in self.floats:
-            rest[layer.slice] = 0.0
+            residual[layer.slice] = 0.0
         return buffers
 
 

@@ -21,7 +21,20 @@ import numpy as np
 import torch
 
 from testbed.codecs import bit_kernels, kernels, lanes
-from testbed.codecs.base import Buffers, Key, WireBuffers, expect, flat, output, wire_array
+from testbed.codecs.base import (
+    Buffers,
+    Elements,
+    Key,
+    WireBuffers,
+    elements,
+    expect,
+    room,
+    to_device,
+    to_host,
+    wire_array,
+)
+from testbed.codecs.device import planes as on_device
+from testbed.codecs.device.planar import largest_bits
 from testbed.codecs.threads import in_chunks
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
@@ -52,7 +65,7 @@ class Half:
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Scale and round to nearest, ties to even; CodecError names the layer that holds NaN or infinity."""
-        x = flat(vector, self.layout)
+        x = elements(vector, self.layout)
         shifts = [_shift(layer, x[layer.slice]) for layer in self.layout]
         halves = np.empty(self.layout.size, np.uint16)
         for layer, shift in zip(self.layout, shifts, strict=True):
@@ -66,33 +79,46 @@ class Half:
         halves = wire_array(buffers[1], np.uint16, self.layout.size, "halves")
         for layer, shift in zip(self.layout, shifts, strict=True):
             if not _SMALLEST_SHIFT <= shift <= _LARGEST_SHIFT:
-                raise CodecError(f"layer {layer.name}: a shift of {shift} is not in {_SMALLEST_SHIFT} .. {_LARGEST_SHIFT}")
-        vector = output(out, self.layout)
-        y = vector.numpy()
+                raise CodecError(
+                    f"layer {layer.name}: a shift of {shift} is not in {_SMALLEST_SHIFT} .. {_LARGEST_SHIFT}"
+                )
+        vector, y = room(out, self.layout)
         for layer, shift in zip(self.layout, shifts, strict=True):
             if _unpack(halves[layer.slice], y[layer.slice], np.float32(2.0**-shift)) >= kernels.INFINITY_BITS:
                 raise CodecError(f"layer {layer.name}: NaN or infinity among the halves of a message")
         return vector
 
 
-def _shift(layer: Layer, x: np.ndarray) -> int:
+def _shift(layer: Layer, x: Elements) -> int:
     """The exponent of the power of two that a layer is multiplied by."""
-    parts = in_chunks(lambda start, stop: kernels.largest_bits(x[start:stop]), x.size)
-    bits = int(max(parts, default=0))
+    bits = _largest_bits(x)
     if bits >= kernels.INFINITY_BITS:
         raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
     _, exponent = math.frexp(np.uint32(bits).view(np.float32))
     return min(_TOP - exponent, _LARGEST_SHIFT) if bits else 0
 
 
-def _pack(x: np.ndarray, halves: np.ndarray, shift: int) -> None:
+def _largest_bits(x: Elements) -> int:
+    """The bits of the largest magnitude of a layer."""
+    if isinstance(x, torch.Tensor):
+        return largest_bits(x)
+    return int(max(in_chunks(lambda start, stop: kernels.largest_bits(x[start:stop]), x.size), default=0))
+
+
+def _pack(x: Elements, halves: np.ndarray, shift: int) -> None:
     factor = np.float32(2.0**shift)
     # Where 2^15 stands for the end of float32, rounding up to it would be infinity; elsewhere no limit is met.
     limit = _TOP_HALF if shift == _SMALLEST_SHIFT else np.float32(2.0**_TOP)
+    if isinstance(x, torch.Tensor):
+        halves[:] = to_host(on_device.halves_pack(x, factor, limit))
+        return
     in_chunks(lambda start, stop: bit_kernels.halves_pack(x[start:stop], halves[start:stop], factor, limit), x.size)
 
 
-def _unpack(halves: np.ndarray, y: np.ndarray, factor: np.float32) -> int:
+def _unpack(halves: np.ndarray, y: Elements, factor: np.float32) -> int:
     """Write a layer; the bits of its largest magnitude."""
+    if isinstance(y, torch.Tensor):
+        y.copy_(on_device.halves_unpack(to_device(halves, y), factor))
+        return largest_bits(y)
     parts = in_chunks(lambda start, stop: bit_kernels.halves_unpack(halves[start:stop], y[start:stop], factor), y.size)
     return max(parts, default=0)

@@ -22,11 +22,22 @@ import numpy as np
 import torch
 
 from testbed.codecs import kernels, lanes, level_kernels
-from testbed.codecs.base import Buffers, WireBuffers, expect, output, require_finite, stretches, wire_array
+from testbed.codecs.base import (
+    Buffers,
+    WireBuffers,
+    expect,
+    output,
+    require_finite,
+    room,
+    stretches,
+    to_device,
+    wire_array,
+)
+from testbed.codecs.device import planes as on_device
 from testbed.codecs.ternary import Ternary
 from testbed.codecs.threads import CHUNK, in_chunks
 from testbed.errors import CodecError
-from testbed.layout import Layout
+from testbed.layout import Layer, Layout
 
 
 @dataclass(frozen=True)
@@ -118,22 +129,40 @@ class LevelSum:
 
     def unpack(self, buffers: WireBuffers) -> Levels:
         """The inverse of `encode`; CodecError names what is wrong: a count, a size, a scale, a level."""
-        expect(buffers, ["scales", "floats", "levels"])
-        scales = wire_array(buffers[0], np.float32, self._format.scale_count, "scales").copy()
-        floats = wire_array(buffers[1], np.float32, self._format.float_size, "float layers").copy()
-        packed = wire_array(buffers[2], np.uint8, self._level_bytes, "levels")
-        self._format.check_scales(scales)
-        require_finite(floats, self._format.floats)
+        scales, floats, packed = self._check(buffers)
         raised = np.empty(self._level_count, self._dtype)
         for layer, run, stretch in zip(self._format.ternary, self._runs, self._stretches, strict=True):
             self._unpack(packed[run], raised[stretch])
-            if raised[stretch].max(initial=0) > 2 * self.workers:
-                raise CodecError(f"layer {layer.name}: a level beyond -{self.workers} .. {self.workers}")
-        return Levels(self.workers, scales, floats, raised)
+            self._check_levels(layer, int(raised[stretch].max(initial=0)))
+        return Levels(self.workers, scales.copy(), floats.copy(), raised)
+
+    def _check(self, buffers: WireBuffers) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """View a message from the wire: scales, float layers, packed levels."""
+        expect(buffers, ["scales", "floats", "levels"])
+        scales = wire_array(buffers[0], np.float32, self._format.scale_count, "scales")
+        floats = wire_array(buffers[1], np.float32, self._format.float_size, "float layers")
+        packed = wire_array(buffers[2], np.uint8, self._level_bytes, "levels")
+        self._format.check_scales(scales)
+        require_finite(floats, self._format.floats)
+        return scales, floats, packed
+
+    def _check_levels(self, layer: Layer, largest: int) -> None:
+        if largest > 2 * self.workers:
+            raise CodecError(f"layer {layer.name}: a level beyond -{self.workers} .. {self.workers}")
 
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
         """The mean over the workers of what their messages decode to; see `Codec.decode`."""
-        return self.mean(self.unpack(buffers), out)
+        vector, y = room(out, self.layout)
+        if not isinstance(y, torch.Tensor):
+            return self.mean(self.unpack(buffers), vector)
+        scales, floats, packed = self._check(buffers)
+        self._format.scatter_floats(floats / np.float32(self.workers), y)
+        for position, (layer, run) in enumerate(zip(self._format.ternary, self._runs, strict=True)):
+            raised = on_device.levels_unpack(to_device(packed[run], y), layer.size, self.bits)
+            self._check_levels(layer, int(raised.max().item()) if layer.size else 0)
+            step = float(self._format.scale_of(scales, position)) / self.workers
+            y[layer.slice] = on_device.levels_scale(raised, self.workers, step)
+        return vector
 
     def mean(self, levels: Levels, out: torch.Tensor | None = None) -> torch.Tensor:
         """The mean vector [layout.size] of a complete sum, into `out` or a fresh vector."""

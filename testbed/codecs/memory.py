@@ -95,10 +95,14 @@ class ErrorFeedback:
         return Residual(torch.zeros(self.layout.size))
 
     def encode(self, vector: torch.Tensor, key: Key, memory: Residual) -> Buffers:
-        """Encode vector + residual; CodecError as for `Codec.encode`, which leaves the residual as it was."""
+        """Encode vector + residual; CodecError as for `Codec.encode`, which leaves the residual as it was.
+
+        The residual goes to where the vector is, e.g. from a checkpoint to a GPU.
+        """
+        memory.residual = memory.residual.to(vector.device)
         if self._fused is not None:
             return self._fused(vector, memory.residual, key)
         wanted = vector + memory.residual
         buffers = self.codec.encode(wanted, key)
-        memory.residual = wanted.sub_(self.codec.decode(buffers))
+        memory.residual = wanted.sub_(self.codec.decode(buffers, torch.empty_like(wanted)))
         return buffers

@@ -23,7 +23,21 @@ import numpy as np
 import torch
 
 from testbed.codecs import bit_kernels, lanes
-from testbed.codecs.base import Buffers, Key, WireBuffers, expect, flat, output, stretches, wire_array
+from testbed.codecs.base import (
+    Buffers,
+    Elements,
+    Key,
+    WireBuffers,
+    beside,
+    elements,
+    expect,
+    room,
+    stretches,
+    to_device,
+    to_host,
+    wire_array,
+)
+from testbed.codecs.device import planes as on_device
 from testbed.codecs.threads import in_chunks
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
@@ -55,7 +69,7 @@ class OneBit:
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Code without feedback; CodecError names the layer that holds NaN or infinity."""
-        return self._encode(flat(vector, self.layout), None)
+        return self._encode(elements(vector, self.layout), None)
 
     def encode_with_feedback(self, vector: torch.Tensor, residual: torch.Tensor, key: Key | None = None) -> Buffers:
         """Encode vector + residual; `residual` [layout.size] becomes what the message leaves of it, in one pass.
@@ -65,9 +79,9 @@ class OneBit:
         CodecError : NaN or infinity in a layer of the sum; its residual and that of the layers before it has then
             been changed and is to be thrown away
         """
-        return self._encode(flat(vector, self.layout), output(residual, self.layout).numpy())
+        return self._encode(elements(vector, self.layout), beside(residual, vector, self.layout))
 
-    def _encode(self, x: np.ndarray, rest: np.ndarray | None) -> Buffers:
+    def _encode(self, x: Elements, rest: Elements | None) -> Buffers:
         means, signs = np.empty(self._mean_count, np.float32), np.empty(self._sign_bytes, np.uint8)
         for layer, columns, here, run in zip(self.layout, self._columns, self._means, self._runs, strict=True):
             _pack(columns, x[layer.slice], None if rest is None else rest[layer.slice], signs[run], means[here])
@@ -83,8 +97,7 @@ class OneBit:
         for layer, here in zip(self.layout, self._means, strict=True):
             if not np.isfinite(means[here]).all():
                 raise CodecError(f"layer {layer.name}: a column's mean is not finite")
-        vector = output(out, self.layout)
-        y = vector.numpy()
+        vector, y = room(out, self.layout)
         for layer, columns, here, run in zip(self.layout, self._columns, self._means, self._runs, strict=True):
             _unpack(columns, signs[run], means[here], y[layer.slice])
         return vector
@@ -116,7 +129,12 @@ class _Columns:
         )
 
 
-def _pack(columns: _Columns, x: np.ndarray, rest: np.ndarray | None, signs: np.ndarray, means: np.ndarray) -> None:
+def _pack(columns: _Columns, x: Elements, rest: Elements | None, signs: np.ndarray, means: np.ndarray) -> None:
+    if isinstance(x, torch.Tensor) and not isinstance(rest, np.ndarray):
+        packed, pairs = on_device.signs_pack(x, rest, columns.length)
+        signs[:], means[:] = to_host(packed), to_host(pairs)
+        return
+
     def pack(start: int, stop: int) -> None:
         here, run, pairs = columns.group(start, stop)
         if rest is None:
@@ -127,7 +145,11 @@ def _pack(columns: _Columns, x: np.ndarray, rest: np.ndarray | None, signs: np.n
     in_chunks(pack, columns.size)
 
 
-def _unpack(columns: _Columns, signs: np.ndarray, means: np.ndarray, y: np.ndarray) -> None:
+def _unpack(columns: _Columns, signs: np.ndarray, means: np.ndarray, y: Elements) -> None:
+    if isinstance(y, torch.Tensor):
+        y.copy_(on_device.signs_unpack(to_device(signs, y), to_device(means, y), len(y), columns.length))
+        return
+
     def unpack(start: int, stop: int) -> None:
         here, run, pairs = columns.group(start, stop)
         bit_kernels.signs_unpack(signs[run], means[pairs], y[here], columns.length)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from testbed.codecs.base import require_finite, stretches, wire_array
+from testbed.codecs.base import Elements, require_finite, stretches, to_host, wire_array, write
 from testbed.layout import Layer, Layout
 
 
@@ -34,9 +34,9 @@ class Selection:
         self._places = stretches(layer.size for layer in self.floats)
         self.nbytes = 4 * sum(layer.size for layer in self.floats)
 
-    def gather(self, x: np.ndarray) -> np.ndarray:
+    def gather(self, x: Elements) -> np.ndarray:
         """A copy of the float layers of a vector, one after the other; CodecError names one that is not finite."""
-        parts = [x[layer.slice] for layer in self.floats]
+        parts = [to_host(x[layer.slice]) for layer in self.floats]
         values = np.concatenate(parts) if parts else np.empty(0, np.float32)
         require_finite(values, self.floats)
         return values
@@ -47,7 +47,7 @@ class Selection:
         require_finite(values, self.floats)
         return values
 
-    def scatter(self, values: np.ndarray, x: np.ndarray) -> None:
+    def scatter(self, values: np.ndarray, x: Elements) -> None:
         """The inverse of `gather`, into a vector [layout.size]."""
         for layer, place in zip(self.floats, self._places, strict=True):
-            x[layer.slice] = values[place]
+            write(values[place], x[layer.slice])

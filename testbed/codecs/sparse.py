@@ -20,7 +20,22 @@ import numpy as np
 import torch
 
 from testbed.codecs import kernels, lanes, rice, sparse_kernels
-from testbed.codecs.base import Buffers, Key, WireBuffers, expect, flat, output, require_finite, stretches, wire_array
+from testbed.codecs.base import (
+    Buffers,
+    Elements,
+    Key,
+    WireBuffers,
+    elements,
+    expect,
+    flat,
+    require_finite,
+    room,
+    stretches,
+    to_device,
+    to_host,
+    wire_array,
+)
+from testbed.codecs.device import sparse as on_device
 from testbed.codecs.threads import in_chunks
 from testbed.errors import CodecError
 from testbed.layout import Layout
@@ -175,14 +190,22 @@ class SparseCodec:
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
         """Write the kept values where they belong, zero elsewhere; see `Codec.decode`."""
         kept = self.unpack(buffers)
-        vector = output(out, self.layout).zero_()
-        sparse_kernels.scatter(kept.places, kept.values, vector.numpy())
+        vector, y = room(out, self.layout)
+        vector.zero_()
+        if isinstance(y, torch.Tensor):
+            y[to_device(kept.places.astype(np.int64), y)] = to_device(kept.values, y)
+        else:
+            sparse_kernels.scatter(kept.places, kept.values, y)
         return vector
 
     def add(self, buffers: WireBuffers, total: torch.Tensor) -> None:
         """Add a message's values to a vector [layout.size] in place, going only where there are any."""
         kept = self.unpack(buffers)
-        sparse_kernels.scatter_add(kept.places, kept.values, output(total, self.layout).numpy())
+        _, y = room(total, self.layout)
+        if isinstance(y, torch.Tensor):
+            y.index_add_(0, to_device(kept.places.astype(np.int64), y), to_device(kept.values, y))
+        else:
+            sparse_kernels.scatter_add(kept.places, kept.values, y)
 
     def sent(self, values: np.ndarray, places: np.ndarray) -> np.ndarray:
         """What the receiver of finite values at these places decodes."""
@@ -222,16 +245,18 @@ class Sparse(SparseCodec):
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""
-        x = flat(vector, self.layout)
+        x = elements(vector, self.layout)
         places = select(x, NOT_ZERO)
         return self.pack(Kept(places, gathered(x, places)))
 
 
-def select(x: np.ndarray, threshold: np.uint32, start: int = 0) -> np.ndarray:
+def select(x: Elements, threshold: np.uint32, start: int = 0) -> np.ndarray:
     """The places (uint32, increasing, from `start`) of the elements with bits of the magnitude >= threshold > 0.
 
     NaN and infinity are always among them.
     """
+    if isinstance(x, torch.Tensor):
+        return (to_host(on_device.select(x, threshold)) + start).astype(np.uint32)
 
     def chosen(first: int, last: int) -> np.ndarray:
         out = np.empty(last - first + 1, np.uint32)
@@ -251,8 +276,10 @@ def add_select(x: np.ndarray, total: np.ndarray, threshold: np.uint32) -> np.nda
     return joined(in_chunks(chosen, x.size))
 
 
-def gathered(x: np.ndarray, places: np.ndarray) -> np.ndarray:
+def gathered(x: Elements, places: np.ndarray) -> np.ndarray:
     """x[places]; numpy would first widen the places to 64 bits."""
+    if isinstance(x, torch.Tensor):
+        return to_host(x[to_device(places.astype(np.int64), x)])
     values = np.empty(places.size, np.float32)
     sparse_kernels.gather(x, places, values)
     return values

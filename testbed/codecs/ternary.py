@@ -20,7 +20,7 @@ from testbed.layout import Layer, Layout
 # lets an element as large as the scale become zero; it is the only bias, 2.4e-7 of an element's own value.
 _DRAW_RANGE = 2.0**31 * (1 + 2.0**-22)
 _TINY_SCALE = 2.0**-90  # below, 2^31 / scale could overflow: the layer is multiplied by 2^60 (exactly) first
-_ENLARGE = np.float32(2.0**60)
+_ENLARGE = 2.0**60
 _ROUNDS = 20  # of the loss-aware alternation at most; it stops by itself when b no longer changes
 
 
@@ -269,9 +269,9 @@ def _loss_aware(
 
 def _kept_weighted(x: Elements, weight: Elements, threshold: np.float32) -> tuple[int, float, float]:
     """(how many, sum of weight*|x|, sum of weight) over the elements of a layer with |x| > threshold."""
-    if isinstance(x, torch.Tensor):
+    if isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor):
         return on_device.kept_weighted(x, weight, threshold)
-    parts = in_chunks(lambda start, stop: kernels.kept_weighted(x[start:stop], weight[start:stop], threshold), x.size)
+    parts = in_chunks(lambda start, stop: kernels.kept_weighted(x[start:stop], weight[start:stop], threshold), len(x))
     counts, totals, masses = zip(*parts, strict=True) if parts else ((), (), ())
     return sum(counts), sum(totals), sum(masses)
 

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from testbed.codecs import kernels
-from testbed.codecs.base import Buffers, Key, flat
+from testbed.codecs.base import Buffers, Elements, Key, elements, to_host
+from testbed.codecs.device import sparse as on_device
 from testbed.codecs.sparse import (
     NOT_ZERO,
     Floats,
@@ -65,23 +66,29 @@ class Largest:
             return layer.size
         return min(layer.size, max(1, ceil(round(kept * layer.size, 6))))  # 0.1 % of 1,000 is 1 in floats, too
 
-    def places(self, x: np.ndarray, kept: float) -> np.ndarray:
+    def places(self, x: Elements, kept: float) -> np.ndarray:
         """The places (uint32, increasing) of the largest magnitudes, zeros never among them.
 
         Of equal magnitudes those that come first are taken. CodecError names the layer that holds NaN or infinity.
         """
         return joined([self._of_layer(layer, x, self.wanted(layer, kept)) for layer in self.layout])
 
-    def _of_layer(self, layer: Layer, x: np.ndarray, wanted: int) -> np.ndarray:
-        values = x[layer.slice]
-        low, high = self._estimate(values, wanted)
-        places = select(values, low, layer.offset)
-        if places.size < wanted and low > NOT_ZERO:
-            places, high = select(values, NOT_ZERO, layer.offset), _INFINITY
+    def _of_layer(self, layer: Layer, x: Elements, wanted: int) -> np.ndarray:
+        places, high = self._candidates(x[layer.slice], wanted, layer.offset)
         bits = _magnitudes(gathered(x, places))
         if bits.size and bits.max() >= _INFINITY:
             raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
         return places if places.size <= wanted else places[_ranked(bits, wanted, high)]
+
+    def _candidates(self, x: Elements, wanted: int, start: int) -> tuple[np.ndarray, np.uint32]:
+        """Places (from `start`) of a layer's elements, the wanted ones among them; what `_ranked` need not rank."""
+        if isinstance(x, torch.Tensor):
+            return (to_host(on_device.largest_places(x, wanted)) + start).astype(np.uint32), _INFINITY
+        low, high = self._estimate(x, wanted)
+        places = select(x, low, start)
+        if places.size < wanted and low > NOT_ZERO:
+            return select(x, NOT_ZERO, start), _INFINITY
+        return places, high
 
     def _estimate(self, x: np.ndarray, wanted: int) -> tuple[np.uint32, np.uint32]:
         """The bits of two magnitudes: very likely fewer than are wanted reach the second, and more the first."""
@@ -149,6 +156,6 @@ class TopK(SparseCodec):
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""
-        x = flat(vector, self.layout)
+        x = elements(vector, self.layout)
         places = self.largest.places(x, self.kept)
         return self.pack(Kept(places, gathered(x, places)))

@@ -27,7 +27,23 @@ import numpy as np
 import torch
 
 from testbed.codecs import bit_kernels, kernels, lanes, level_kernels
-from testbed.codecs.base import Buffers, Key, WireBuffers, expect, flat, output, require_finite, stretches, wire_array
+from testbed.codecs.base import (
+    Buffers,
+    Elements,
+    Key,
+    WireBuffers,
+    beside,
+    elements,
+    expect,
+    flat,
+    require_finite,
+    room,
+    stretches,
+    to_device,
+    to_host,
+    wire_array,
+)
+from testbed.codecs.device import planes as on_device
 from testbed.codecs.selection import Selection
 from testbed.codecs.threads import CHUNK, in_chunks
 from testbed.errors import CodecError
@@ -94,7 +110,7 @@ class Uniform:
         ------
         CodecError : NaN or infinity in a layer
         """
-        return self._encode(flat(vector, self.layout), None, key, self._bits(bits))
+        return self._encode(elements(vector, self.layout), None, key, self._bits(bits))
 
     def encode_with_feedback(
         self, vector: torch.Tensor, residual: torch.Tensor, key: Key | None = None, bits: int | None = None
@@ -105,7 +121,8 @@ class Uniform:
         ------
         CodecError : NaN or infinity in a layer of the sum; the residual is as it was
         """
-        return self._encode(flat(vector, self.layout), output(residual, self.layout).numpy(), key, self._bits(bits))
+        x, rest = elements(vector, self.layout), beside(residual, vector, self.layout)
+        return self._encode(x, rest, key, self._bits(bits))
 
     def quantize(self, vector: torch.Tensor, key: Key | None = None, bits: int | None = None) -> Quantized:
         """The levels that `encode` packs, e.g. for an entropy coder; parameters and errors are those of `encode`."""
@@ -127,14 +144,13 @@ class Uniform:
         for layer, (low, high) in zip(self.selection.coded, ranges, strict=True):
             if not -np.inf < low <= high < np.inf:
                 raise CodecError(f"layer {layer.name}: {low} to {high} is no range of finite values")
-        vector = output(out, self.layout)
-        y = vector.numpy()
+        vector, y = room(out, self.layout)
         self.selection.scatter(floats, y)
         for layer, range_, run in zip(self.selection.coded, ranges, stretches(self._lengths(bits)), strict=True):
             _unpack(planes[run], y[layer.slice], *_grid(range_, bits), bits)
         return vector
 
-    def _encode(self, x: np.ndarray, rest: np.ndarray | None, key: Key | None, bits: int) -> Buffers:
+    def _encode(self, x: Elements, rest: Elements | None, key: Key | None, bits: int) -> Buffers:
         ranges = self._ranges(x, rest)
         rules = self._rules(ranges, bits, key)
         floats = self.selection.gather(x)
@@ -156,7 +172,7 @@ class Uniform:
         sizes = [layer.size for layer in self.selection.coded]
         return sizes if bits == MAX_BITS else [bits * -(-size // level_kernels.PLANES) for size in sizes]
 
-    def _ranges(self, x: np.ndarray, rest: np.ndarray | None) -> np.ndarray:
+    def _ranges(self, x: Elements, rest: Elements | None) -> np.ndarray:
         """The smallest and the largest value of each quantized layer, of x + rest where there is a rest."""
         ranges = np.zeros((len(self.selection.coded), 2), np.float32)
         for layer, range_ in zip(self.selection.coded, ranges, strict=True):
@@ -198,15 +214,17 @@ def _grid(range_: np.ndarray, bits: int) -> tuple[float, float]:
     return low, (high - low) / (2**bits - 1)
 
 
-def _range(x: np.ndarray, rest: np.ndarray | None) -> tuple[np.float32, np.float32]:
+def _range(x: Elements, rest: Elements | None) -> tuple[np.float32, np.float32]:
     """(smallest, largest) of x + rest; NaN or infinite where one of them is."""
+    if isinstance(x, torch.Tensor) and not isinstance(rest, np.ndarray):
+        return on_device.extremes(x if rest is None else x + rest)
 
     def extremes(start: int, stop: int) -> tuple[int, int]:
         if rest is None:
             return bit_kernels.extremes(x[start:stop])
         return bit_kernels.extremes_sum(x[start:stop], rest[start:stop])
 
-    low, high = (int(max(column)) for column in zip(*in_chunks(extremes, x.size), strict=True))
+    low, high = (int(max(column)) for column in zip(*in_chunks(extremes, len(x)), strict=True))
     return bit_kernels.from_order(low ^ 0xFFFFFFFF), bit_kernels.from_order(high)
 
 
@@ -217,8 +235,11 @@ def _write_levels(rule: _Rule, x: np.ndarray, levels: np.ndarray) -> None:
     in_chunks(quantize, x.size)
 
 
-def _pack(rule: _Rule, x: np.ndarray, rest: np.ndarray | None, planes: np.ndarray) -> None:
+def _pack(rule: _Rule, x: Elements, rest: Elements | None, planes: np.ndarray) -> None:
     """Pack the levels of one layer; `rest` becomes what they leave of x + rest."""
+    if isinstance(x, torch.Tensor) and not isinstance(rest, np.ndarray):
+        planes[:] = to_host(on_device.quantize_pack(x, rest, *rule))
+        return
 
     def pack(start: int, stop: int) -> None:
         out = planes[rule.bits * start // level_kernels.PLANES :]
@@ -228,10 +249,14 @@ def _pack(rule: _Rule, x: np.ndarray, rest: np.ndarray | None, planes: np.ndarra
         else:
             bit_kernels.quantize_pack_rest(x[start:stop], rest[start:stop], out, *how)
 
-    in_chunks(pack, x.size)
+    in_chunks(pack, len(x))
 
 
-def _unpack(planes: np.ndarray, y: np.ndarray, low: float, step: float, bits: int) -> None:
+def _unpack(planes: np.ndarray, y: Elements, low: float, step: float, bits: int) -> None:
+    if isinstance(y, torch.Tensor):
+        y.copy_(on_device.reconstruct(to_device(planes, y), len(y), low, step, bits))
+        return
+
     def unpack(start: int, stop: int) -> None:
         packed = planes[bits * start // level_kernels.PLANES :]
         bit_kernels.reconstruct(packed, y[start:stop], bits, low, step)

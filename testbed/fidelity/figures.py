@@ -99,16 +99,16 @@ def settled(measure: Callable[[], list[Figure]]) -> list[Figure]:
     missed: `missed_before`.
     """
     figures = measure()
-    missed: dict[str, list[float | None]] = {}
+    missed: dict[tuple[str, str], list[float | None]] = {}  # by section and name
     for _ in range(ATTEMPTS - 1):
         late = [figure for figure in figures if not figure.ok]
         if not late:
             break
         for figure in late:
-            missed.setdefault(figure.name, []).append(figure.measured)
+            missed.setdefault((figure.section, figure.name), []).append(figure.measured)
         figures = measure()
-    before = {name: {"missed_before": values} for name, values in missed.items()}
-    return [replace(figure, detail=figure.detail | before.get(figure.name, {})) for figure in figures]
+    before = {key: {"missed_before": values} for key, values in missed.items()}
+    return [replace(figure, detail=figure.detail | before.get((figure.section, figure.name), {})) for figure in figures]
 
 
 def number(value: float | None) -> str:

@@ -57,7 +57,8 @@ class Mailbox:
             if peer in self._readers:
                 raise ProtocolError(f"two coroutines read from {peer} at once")
         reader = Reader(self, peers)
-        self._readers.update(dict.fromkeys(peers, reader))
+        for peer in reader.peers:
+            self._readers[peer] = reader
         return reader
 
     def close(self, peers: Iterable[str]) -> None:
@@ -73,7 +74,10 @@ class Reader:
     def __init__(self, mailbox: Mailbox, peers: Sequence[str]) -> None:
         self.peers = dict.fromkeys(peers)  # an ordered set: whom to wait for
         self._mailbox = mailbox
-        self._ready = deque(peer for peer in peers for _ in mailbox.queues[peer])
+        self._ready: deque[str] = deque()
+        for peer in peers:
+            if queue := mailbox.queues[peer]:
+                self._ready.extend([peer] * len(queue))
         self._future: asyncio.Future[None] | None = None
 
     def wake(self, peer: str) -> None:

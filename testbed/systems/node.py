@@ -168,8 +168,7 @@ class Node(ABC):
     def arrived(self, peer: str, parcel: Parcel) -> None:
         """A fabric hands in what has come from `peer` at this moment."""
         message, stamp = parcel
-        hops = () if stamp is None else extended(stamp, self.now(), peer in self._far)
-        self.mailbox.deliver(peer, message, hops)
+        self.mailbox.deliver(peer, message, extended(stamp, self.now(), peer in self._far))
 
     async def recv(self, peer: str, timeout: float | None = None) -> Message:
         """The next message from `peer`.

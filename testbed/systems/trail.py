@@ -24,7 +24,7 @@ LONGEST = 8  # hops; the longest trail within a wait of a synchronous system has
 Hop = tuple[float, float, bool]  # when a message was sent, when it arrived, whether it came from another region
 Hops = tuple[Hop, ...]  # the oldest first
 Stamp = tuple[float, Hops]  # when a message was sent, and its sender's trail
-Parcel = tuple[Message, Stamp | None]  # None is a stamp that was lost
+Parcel = tuple[Message, Stamp]
 
 
 class Trail:

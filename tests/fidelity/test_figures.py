@@ -53,7 +53,7 @@ def test_a_limit_is_kept_on_one_side(bound: Bound, asked: float, measured: float
 
 def answers(*values: float) -> Iterator[list[Figure]]:
     """What a measurement finds each time it is made: one figure that varies, and one that is always good."""
-    good = Figure("goodput", "b>a", "Mbit/s", 40, 40, MESSAGE)
+    good = Figure("trace", "a>b", "Mbit/s", 40, 40, MESSAGE)
     return iter([[Figure("goodput", "a>b", "Mbit/s", 40, value, MESSAGE), good] for value in values])
 
 

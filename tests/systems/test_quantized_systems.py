@@ -84,7 +84,7 @@ def test_fixed_quantizes_each_hop_with_its_bits(bits: int) -> None:
     ("system", "options", "bound"),
     [
         ("fp16", {}, 0.01),
-        ("onebit", {}, 0.05),
+        ("onebit", {}, 0.1),
         ("qsgd", {}, 0.05),
         ("qsgd", {"levels": 15, "norm": "euclidean", "coding": "fixed"}, 0.25),
         ("fixed-8", {}, 0.02),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 
-from testbed.codecs.kernels import SEGMENT
+from testbed.codecs.kernels import _R1, _R2, _R3, SEGMENT
 
-_ROUNDS = (0xED5AD4BB, 0xAC4C1B51, 0x31848BAB)  # of the kernels' hash
+_ROUNDS = tuple(int(factor) for factor in (_R1, _R2, _R3))  # of the kernels' hash
 Coder = Callable[[torch.Tensor, int], torch.Tensor]
 
 
@@ -120,6 +121,11 @@ def largest(x: torch.Tensor) -> torch.Tensor:
     return torch.maximum(low.abs(), high.abs())
 
 
-def finite(x: torch.Tensor) -> bool:
-    """Whether all values are finite."""
-    return bool(torch.isfinite(largest(x)).item())
+def bits_of(magnitude: float) -> int:
+    """The bits of a magnitude as float32: those of a NaN and of an infinity are `kernels.INFINITY_BITS` or more."""
+    return int(np.float32(magnitude).view(np.uint32)) & 0x7FFFFFFF
+
+
+def largest_bits(x: torch.Tensor) -> int:
+    """See `kernels.largest_bits`."""
+    return bits_of(largest(x).item())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import SupportsFloat, SupportsInt
+
 import numpy as np
 import torch
 
-from testbed.codecs.device.planar import hashed, largest, pack, rows_of, shifted, unpack
+from testbed.codecs.device.planar import hashed, pack, rows_of, shifted, unpack
 from testbed.codecs.level_kernels import PLANES
 
 # --- levels -----------------------------------------------------------------------------------------------------
@@ -55,13 +57,18 @@ def _places(like: torch.Tensor) -> torch.Tensor:
 # --- one bit ------------------------------------------------------------------------------------------------------
 
 
-def signs_pack(x: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+def signs_pack(x: torch.Tensor, rest: torch.Tensor | None, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Pack the sign bits of a layer's columns, and find their means; see `bit_kernels.signs_pack`.
+
+    Where there is a rest, x + rest is packed, and the rest becomes what the means leave of it.
 
     Returns
     -------
     (uint8, a run of ceil(length / 8) bytes a column; float32 [columns, 2], flat)
     """
+    if rest is not None:
+        rest += x
+        x = rest
     packed, means = [x.new_empty(0, dtype=torch.uint8)], [x.new_empty(0)]
     for columns in rows_of(x, length):
         negative = torch.signbit(columns)
@@ -70,21 +77,21 @@ def signs_pack(x: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor
         minus = torch.where(negative, columns, 0.0).sum(1, dtype=torch.float64) / count.clamp(min=1)
         means.append(torch.stack([plus, minus], 1).float().view(-1))
         packed.append(pack(negative, PLANES, 1, lambda blocks, first: _joined(blocks)).view(-1))
-    return torch.cat(packed), torch.cat(means)
+    signs, pairs = torch.cat(packed), torch.cat(means)
+    if rest is not None:
+        rest -= signs_unpack(signs, pairs, len(rest), length)
+    return signs, pairs
 
 
 def signs_unpack(packed: torch.Tensor, means: torch.Tensor, size: int, length: int) -> torch.Tensor:
     """The mean of its column and sign for each element: float32 [size]; see `bit_kernels.signs_unpack`."""
-    width, values = -(-length // PLANES), [means.new_empty(0)]
-    pairs = means.view(-1, 2)
-    whole = size // length
-    for columns, bytes_, here in (
-        (length, packed[: whole * width].view(whole, width), pairs[:whole]),
-        (size - whole * length, packed[whole * width :].view(len(pairs) - whole, -1), pairs[whole:]),
-    ):
-        if columns and len(here):
-            signed = unpack(bytes_, columns, PLANES, 1, lambda planes, first: _parted(planes)) > 0
-            values.append(torch.where(signed, here[:, 1:], here[:, :1]).reshape(-1))
+    pairs, values = means.view(-1, 2), [means.new_empty(0)]
+    for count, wide in ((size // length, length), (1, size % length)):  # columns, and the shorter last
+        if count and wide:
+            used = count * -(-wide // PLANES)
+            negative = unpack(packed[:used].view(count, -1), wide, PLANES, 1, lambda planes, first: _parted(planes)) > 0
+            values.append(torch.where(negative, pairs[:count, 1:], pairs[:count, :1]).view(-1))
+            packed, pairs = packed[used:], pairs[count:]
     return torch.cat(values)
 
 
@@ -103,7 +110,7 @@ def _flipped(bits: torch.Tensor) -> torch.Tensor:
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
-def quantize(x: torch.Tensor, low: float, step: float, random: bool, key: int) -> torch.Tensor:
+def quantize(x: torch.Tensor, low: float, step: float, random: bool, key: SupportsInt) -> torch.Tensor:
     """The level of each value, int32 [n]; see `bit_kernels.quantize`."""
     part: float | torch.Tensor = 0.5
     if random:
@@ -111,27 +118,36 @@ def quantize(x: torch.Tensor, low: float, step: float, random: bool, key: int) -
     return ((x.double() - low) * (1 / step if step > 0 else 0.0) + part).to(torch.int32)
 
 
-def quantize_pack(x: torch.Tensor, bits: int, low: float, step: float, random: bool, key: int) -> torch.Tensor:
-    """`quantize`, packed: uint8."""
+def quantize_pack(
+    x: torch.Tensor, rest: torch.Tensor | None, low: float, step: float, bits: int, random: bool, key: SupportsInt
+) -> torch.Tensor:
+    """`quantize`, packed: uint8. Where there is a rest, x + rest is, and the rest becomes what the levels leave."""
+    if rest is not None:
+        rest += x
+        x = rest
     levels = quantize(x, low, step, random, key)
+    if rest is not None:
+        rest -= _values(levels, low, step)
     return levels.to(torch.uint8) if bits == PLANES else levels_pack(levels, bits)
 
 
-def reconstruct(packed: torch.Tensor, size: int, bits: int, low: float, step: float) -> torch.Tensor:
+def reconstruct(packed: torch.Tensor, size: int, low: float, step: float, bits: int) -> torch.Tensor:
     """low + level * step, made in float64, for each packed level: float32 [size]."""
-    levels = packed if bits == PLANES else levels_unpack(packed, size, bits)
+    return _values(packed if bits == PLANES else levels_unpack(packed, size, bits), low, step)
+
+
+def _values(levels: torch.Tensor, low: float, step: float) -> torch.Tensor:
     return (levels.double() * step + low).float()
 
 
 # --- half precision -----------------------------------------------------------------------------------------------
 
 
-def halves_pack(x: torch.Tensor, factor: float, limit: float) -> torch.Tensor:
-    """The half-precision floats nearest to x * factor, ties to even, cut to +-limit: float16 [n]."""
-    return (x * float(factor)).clamp(-float(limit), float(limit)).half()
+def halves_pack(x: torch.Tensor, factor: SupportsFloat, limit: SupportsFloat) -> torch.Tensor:
+    """The bits (uint16 [n]) of the half-precision floats nearest to x * factor, ties to even, cut to +-limit."""
+    return (x * float(factor)).clamp(-float(limit), float(limit)).half().view(torch.uint16)
 
 
-def halves_unpack(halves: torch.Tensor, factor: float) -> tuple[torch.Tensor, float]:
-    """The float32 of each half (float16 [n]) times `factor`, and the largest magnitude among them."""
-    values = halves.float() * float(factor)
-    return values, float(largest(values).item())
+def halves_unpack(halves: torch.Tensor, factor: SupportsFloat) -> torch.Tensor:
+    """The float32 of each half's bits (uint16 [n]) times `factor`."""
+    return halves.view(torch.float16).float() * float(factor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import SupportsInt
+
 import torch
 
 
@@ -10,7 +12,7 @@ def magnitudes(x: torch.Tensor) -> torch.Tensor:
     return x.view(torch.int32) & 0x7FFFFFFF
 
 
-def select(x: torch.Tensor, threshold: int) -> torch.Tensor:
+def select(x: torch.Tensor, threshold: SupportsInt) -> torch.Tensor:
     """The places (int64, increasing) of the elements with bits of the magnitude >= threshold > 0."""
     return torch.nonzero(magnitudes(x) >= int(threshold)).view(-1)
 

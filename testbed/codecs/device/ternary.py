@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import SupportsFloat, SupportsInt
+
 import torch
 
-from testbed.codecs.block_kernels import _DRAW_RANGE, BLOCK
-from testbed.codecs.device.planar import largest, pack, rows_of, shifted, streams, unpack
+from testbed.codecs.block_kernels import _DRAW_RANGE, _HIGH, _LOW, BLOCK
+from testbed.codecs.device.planar import bits_of, largest, pack, rows_of, shifted, streams, unpack
 from testbed.codecs.kernels import SEGMENT, TRITS
-
-_POWERS = tuple(3**i for i in range(TRITS))
 
 
 # --- statistics of a layer: numbers of the host, in one transfer ----------------------------------------------------
@@ -19,16 +18,16 @@ def moments(x: torch.Tensor) -> tuple[float, float, int]:
     """Return (sum, sum of squares, bits of the largest magnitude), for all float32 without overflow."""
     norm = torch.linalg.vector_norm(x, dtype=torch.float64)
     total, squares, top = _numbers(x.sum(dtype=torch.float64), norm * norm, largest(x))
-    return total, squares, _bits(top)
+    return total, squares, bits_of(top)
 
 
 def magnitude(x: torch.Tensor) -> tuple[float, int]:
     """Return (sum of |x|, bits of the largest magnitude)."""
     total, top = _numbers(x.abs().sum(dtype=torch.float64), largest(x))
-    return total, _bits(top)
+    return total, bits_of(top)
 
 
-def kept(x: torch.Tensor, threshold: float) -> tuple[int, float]:
+def kept(x: torch.Tensor, threshold: SupportsFloat) -> tuple[int, float]:
     """Return (how many, sum of |x|) over the elements with |x| > threshold."""
     size = x.abs()
     keep = size > float(threshold)
@@ -36,7 +35,7 @@ def kept(x: torch.Tensor, threshold: float) -> tuple[int, float]:
     return int(count), total
 
 
-def kept_weighted(x: torch.Tensor, weight: torch.Tensor, threshold: float) -> tuple[int, float, float]:
+def kept_weighted(x: torch.Tensor, weight: torch.Tensor, threshold: SupportsFloat) -> tuple[int, float, float]:
     """Return (how many, sum of weight*|x|, sum of weight) over the elements with |x| > threshold."""
     size = x.abs()
     keep = size > float(threshold)
@@ -49,14 +48,12 @@ def _numbers(*scalars: torch.Tensor) -> list[float]:
     return torch.stack([scalar.double() for scalar in scalars]).cpu().tolist()
 
 
-def _bits(magnitude: float) -> int:
-    return int(np.float32(magnitude).view(np.uint32)) & 0x7FFFFFFF
-
-
 # --- packing --------------------------------------------------------------------------------------------------------
 
 
-def ternary_pack(x: torch.Tensor, inverse: float, limit: float, clip: bool, key: int) -> torch.Tensor:
+def ternary_pack(
+    x: torch.Tensor, inverse: SupportsFloat, limit: SupportsFloat, clip: bool, key: SupportsInt
+) -> torch.Tensor:
     """Ternarize a layer [n] at random; see `kernels.ternary_pack`. Returns uint8 [ceil(n / 5)]."""
 
     def code(blocks: torch.Tensor, first: int) -> torch.Tensor:
@@ -72,17 +69,17 @@ def _draw(
     _, count, _, width = blocks.shape
     packed = blocks.new_zeros((1, count, 1, width), dtype=torch.uint8)
     draws = streams(first * SEGMENT, count * width, key, blocks.device)
-    for segment, (power, h) in enumerate(zip(_POWERS, draws, strict=False)):
+    for segment, h in zip(range(TRITS), draws, strict=False):
         values = blocks[0, :, segment]
         level = values.abs() * inverse
         if limit is not None:
             level.clamp_(max=limit)
         drawn = shifted(h, 1).to(torch.float32).view(count, width) < level
-        packed[0, :, 0] += _digit(drawn, values) * power
+        packed[0, :, 0] += _digit(drawn, values) * 3**segment
     return packed
 
 
-def threshold_pack(x: torch.Tensor, threshold: float) -> torch.Tensor:
+def threshold_pack(x: torch.Tensor, threshold: SupportsFloat) -> torch.Tensor:
     """Pack sign(x) where |x| > threshold, else 0; see `kernels.threshold_pack`. Returns uint8 [ceil(n / 5)]."""
     return pack(x.view(1, -1), TRITS, 1, lambda blocks, first: _choose(blocks, float(threshold))).view(-1)
 
@@ -90,8 +87,7 @@ def threshold_pack(x: torch.Tensor, threshold: float) -> torch.Tensor:
 def _choose(blocks: torch.Tensor, threshold: float | torch.Tensor) -> torch.Tensor:
     """The signs above the threshold of blocks [1, count, 5, width], packed; `threshold` of all or [count, 1, 1]."""
     digits = _digit(blocks.abs() > threshold, blocks)
-    powers = torch.tensor(_POWERS, dtype=torch.uint8, device=blocks.device).view(TRITS, 1)
-    return (digits * powers).sum(2, keepdim=True, dtype=torch.uint8)
+    return (digits * _powers(blocks)).sum(2, keepdim=True, dtype=torch.uint8)
 
 
 def _digit(chosen: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -99,14 +95,19 @@ def _digit(chosen: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return chosen.to(torch.uint8) * (1 + (values < 0).to(torch.uint8))
 
 
-def ternary_unpack(packed: torch.Tensor, size: int, scale: float) -> torch.Tensor:
+def _powers(like: torch.Tensor) -> torch.Tensor:
+    """1, 3, 9, 27, 81 (uint8 [5, 1])."""
+    return 3 ** torch.arange(TRITS, dtype=torch.uint8, device=like.device).view(TRITS, 1)
+
+
+def ternary_unpack(packed: torch.Tensor, size: int, scale: SupportsFloat) -> torch.Tensor:
     """0, scale or -scale for each packed digit: float32 [size]; see `kernels.ternary_unpack`."""
     return block_unpack(packed, size, torch.full((-(-size // BLOCK),), float(scale), device=packed.device))
 
 
 def block_unpack(packed: torch.Tensor, size: int, scales: torch.Tensor) -> torch.Tensor:
     """0, scale or -scale of its block (float32 [blocks]) for each packed digit: float32 [size]."""
-    powers = torch.tensor(_POWERS, dtype=torch.uint8, device=packed.device).view(TRITS, 1)
+    powers = _powers(packed)
 
     def code(bytes_: torch.Tensor, first: int) -> torch.Tensor:
         digits = torch.div(bytes_, powers, rounding_mode="floor") % 3
@@ -119,7 +120,7 @@ def block_unpack(packed: torch.Tensor, size: int, scales: torch.Tensor) -> torch
 # --- a scale for every block ----------------------------------------------------------------------------------------
 
 
-def block_draw(x: torch.Tensor, clip: float, key: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
+def block_draw(x: torch.Tensor, clip: SupportsFloat, key: SupportsInt) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """Ternarize a layer at random, each block on its own scale; see `block_kernels.block_draw`.
 
     Returns
@@ -159,9 +160,10 @@ def _block_scales(x: torch.Tensor, clip: float) -> list[tuple[torch.Tensor, torc
 
 def _power(top: torch.Tensor) -> torch.Tensor:
     """The powers of two that the kernel multiplies blocks of these largest magnitudes by (1: squares are in range)."""
-    exponent = (127 - (top.view(torch.int32) >> 23)).clamp(-126, 126)
+    bits = top.view(torch.int32)
+    exponent = (127 - (bits >> 23)).clamp(-126, 126)
     power = ((exponent + 127) << 23).view(torch.float32)
-    return torch.where((top != 0) & ((top < 2.0**-40) | (top > 2.0**60)), power, 1.0)
+    return torch.where((bits != 0) & ((bits < int(_LOW)) | (bits > int(_HIGH))), power, 1.0)
 
 
 def block_feedback(x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, bool]:

@@ -15,12 +15,12 @@ from testbed.compute import compute_model
 from testbed.experiment import from_dict
 from testbed.fabrics.base import state_path
 from testbed.fabrics.mininet.wire import Endpoint, Wire
-from testbed.message import Message
 from testbed.record.events import Event, Overrun
 from testbed.record.recorder import Recorder
 from testbed.systems import System
 from testbed.systems import state as state_file
 from testbed.systems.node import Node, Work
+from testbed.systems.trail import Parcel
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -42,7 +42,7 @@ class EmulatedNode(Node):
 
     def __init__(self, place: Place, experiment: Any, max_bytes: int) -> None:
         super().__init__(place.role, experiment.roles, experiment.run.patience_s)
-        self.wire = Wire(place.netns_pid, place.endpoints, self.mailbox, max_bytes)
+        self.wire = Wire(place.netns_pid, place.endpoints, self, max_bytes)
         self.recorder: Recorder | None = None
         self._device = compute_model(experiment.compute.device).device
         self._dilation = place.dilation
@@ -58,8 +58,8 @@ class EmulatedNode(Node):
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds * self._dilation)
 
-    async def _transmit(self, peer: str, message: Message) -> None:
-        await self.wire.send(peer, message)
+    async def _transmit(self, peer: str, parcel: Parcel) -> None:
+        await self.wire.send(peer, parcel)
 
     async def compute(self, work: Work, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         # On the loop's own thread, so that nothing else of this role runs in between (rule 2); ZeroMQ's

@@ -43,7 +43,7 @@ class MininetFabric(Fabric):
     ----------
     assembly : the experiment's parts, for this process
     device : where the actors' math runs
-    scratch : a folder of the run's own with a short path, for Ray's sockets and logs
+    scratch : a folder of the run's own with a short path, for Ray's sockets and logs, and the messages' stamps
     gate : is given the network before any role starts, raises NetworkError if it is not what the profile says, and
         returns what it found; None for no gate
     """
@@ -66,6 +66,8 @@ class MininetFabric(Fabric):
         self._clock_s = 0.0
         self._trace, self._lateness = self._experiment.trace, Lateness()
         self._device = device
+        self._stamps = scratch / "stamps"
+        self._stamps.mkdir()
         self._pids: list[int] = []
         self._actors: dict[str, Any] = {}  # Ray's actor handles, whose methods no type checker knows
         self._network: EmulatedNetwork | None = None
@@ -79,7 +81,7 @@ class MininetFabric(Fabric):
             raise
 
     def _start_roles(self, network: EmulatedNetwork) -> None:
-        self._actors = _start_actors(self._experiment, self._device, network, self.dilation)
+        self._actors = _start_actors(self._experiment, self._device, network, self.dilation, self._stamps)
         self._pids = self._all("ready")
         self._all("connect")
 
@@ -291,9 +293,11 @@ def _start_ray(scratch: Path) -> None:
         signal.signal(number, handler)
 
 
-def _start_actors(experiment: Experiment, device: str, network: EmulatedNetwork, dilation: float) -> dict[str, Any]:
+def _start_actors(
+    experiment: Experiment, device: str, network: EmulatedNetwork, dilation: float, stamps: Path
+) -> dict[str, Any]:
     """One actor a role."""
-    endpoints = _endpoints(experiment.roles, network)
+    endpoints = _endpoints(experiment.roles, network, stamps)
     on_gpu = experiment.roles.workers if device.startswith("cuda") else ()
     data = experiment.as_dict()
     actor_class: Any = ray.remote(RoleActor)  # Ray's types do not know what options() returns
@@ -306,8 +310,11 @@ def _start_actors(experiment: Experiment, device: str, network: EmulatedNetwork,
     return actors
 
 
-def _endpoints(roles: Roles, network: EmulatedNetwork) -> dict[str, dict[str, Endpoint]]:
-    """For every role, where its connection to each neighbour is made; the one nearer to the root binds."""
+def _endpoints(roles: Roles, network: EmulatedNetwork, stamps: Path) -> dict[str, dict[str, Endpoint]]:
+    """For every role, where its connection to each neighbour is made; the one nearer to the root binds.
+
+    The stamps of its messages pass through files in the folder `stamps`.
+    """
     rank = {"gs": 0, "lps": 1, "worker": 2}
     endpoints: dict[str, dict[str, Endpoint]] = {role: {} for role in roles.all}
     port = FIRST_PORT
@@ -315,8 +322,9 @@ def _endpoints(roles: Roles, network: EmulatedNetwork) -> dict[str, dict[str, En
         for peer in roles.neighbours(role):
             if (rank[kind_of(role)], role) < (rank[kind_of(peer)], peer):
                 address = f"tcp://{network.hosts[role].ip}:{port}"
-                endpoints[role][peer] = Endpoint(address, binds=True)
-                endpoints[peer][role] = Endpoint(address, binds=False)
+                down, up = stamps / f"{port}-down", stamps / f"{port}-up"
+                endpoints[role][peer] = Endpoint(address, True, sent=down, received=up)
+                endpoints[peer][role] = Endpoint(address, False, sent=up, received=down)
                 port += 1
     return endpoints
 

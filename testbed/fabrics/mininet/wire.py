@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import zmq
@@ -17,8 +18,10 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from testbed.fabrics.emulation import netns
+from testbed.fabrics.mininet.stamps import Stamps
 from testbed.message import Message
-from testbed.systems.node import Mailbox
+from testbed.systems.node import Node
+from testbed.systems.trail import Parcel
 
 QUEUE_MESSAGES = 8
 WARM_UP = "warm-up"
@@ -29,10 +32,15 @@ HANDSHAKE_S = 300.0  # a dilated network may take minutes for the warm-up traffi
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the connection to one peer is made: `binds` here at `address`, or connects to it there."""
+    """Where the connection to one peer is made: `binds` here at `address`, or connects to it there.
+
+    `sent` and `received` are the files in which the stamps of the messages to and from the peer are passed on.
+    """
 
     address: str  # "tcp://10.0.0.1:5501"
     binds: bool
+    sent: Path
+    received: Path
 
 
 class Wire:
@@ -42,12 +50,14 @@ class Wire:
     ----------
     netns_pid : a process in the network namespace of the role's host
     endpoints : by peer
-    mailbox : takes what arrives
+    node : takes what arrives
     max_bytes : larger frames are refused before they are allocated
     """
 
-    def __init__(self, netns_pid: int, endpoints: Mapping[str, Endpoint], mailbox: Mailbox, max_bytes: int) -> None:
-        self._mailbox = mailbox
+    def __init__(self, netns_pid: int, endpoints: Mapping[str, Endpoint], node: Node, max_bytes: int) -> None:
+        self._node = node
+        self._sent = {peer: Stamps(endpoint.sent) for peer, endpoint in endpoints.items()}
+        self._received = {peer: Stamps(endpoint.received) for peer, endpoint in endpoints.items()}
         self._sockets: dict[str, zmq.asyncio.Socket] = {}
         self._tasks: list[asyncio.Task[None]] = []
         # ZeroMQ opens and reopens its TCP sockets in its I/O thread, which stays where it was started.
@@ -94,21 +104,25 @@ class Wire:
 
         await asyncio.gather(send(), receive())
 
-    async def send(self, peer: str, message: Message) -> None:
+    async def send(self, peer: str, parcel: Parcel) -> None:
         """Hand a message to ZeroMQ; waits while its queue to `peer` is full."""
+        message, stamp = parcel
+        self._sent[peer].put(stamp)
         await self._sockets[peer].send_multipart(message.frames(), copy=False)
 
     async def _receive(self, peer: str, socket: zmq.asyncio.Socket) -> None:
         while True:
             frames = await socket.recv_multipart(copy=False)
-            self._mailbox.deliver(peer, Message.from_frames([frame.buffer for frame in frames]))
+            message = Message.from_frames([frame.buffer for frame in frames])
+            stamp = self._received[peer].take() or (self._node.now(), ())  # where it is lost, a hop of no length
+            self._node.arrived(peer, (message, stamp))
 
     async def _watch(self, peer: str, socket: zmq.asyncio.Socket) -> None:
         """Tell the mailbox when the connection is lost: every later wait for this peer is in vain."""
         monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         with suppress(zmq.ZMQError):
             parse_monitor_message(await monitor.recv_multipart())
-            self._mailbox.lose(peer, "the connection was lost")
+            self._node.mailbox.lose(peer, "the connection was lost")
 
     def close(self) -> None:
         for task in self._tasks:
@@ -117,3 +131,5 @@ class Wire:
             socket.disable_monitor()
             socket.close(linger=0)
         self._context.term()
+        for stamps in (*self._sent.values(), *self._received.values()):
+            stamps.close()

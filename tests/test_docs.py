@@ -1,0 +1,207 @@
+"""The documentation: every command in it runs as printed, the site builds offline, and what it lists is what there is.
+
+Commands stand in blocks marked `sh`; a page's are run in order, in a folder like the repository's. Training is cut to a
+few steps of a small model on the virtual fabric. A block that cannot run here has a comment above it that says why
+(`<!-- test: skip, WHY -->`); its commands are checked for their options alone, and so are those inside a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from argparse import ArgumentParser
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from testbed import cli, experiment
+from testbed.doctor import Finding
+from testbed.learning import data
+from testbed.report import figures
+from testbed.report.summary import COLUMNS
+from testbed.systems import SYSTEMS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(?:<!-- test: skip, (?P<why>[^>]+) -->\n)?```(?P<language>\w+)\n(?P<body>.*?)```", re.DOTALL)
+INLINE = re.compile(r"`((?:testbed|make) [a-z][^`]*)`")
+LEAST = {"training.steps": 3, "run.checkpoint_steps": 3, "run.eval_images": 20, "model.name": "tiny"}
+EXTERNAL = re.compile(r"""<(?:link|script|img|iframe)\b[^>]*\b(?:href|src)="(?:https?:)?//[^"]*\"""")
+WHOLE = ("testbed doctor", "testbed clean", "make setup", "make help")  # commands; others of two words are talked about
+OUTLASTS_A_TEST = ("pip ", "git clone", "tensorboard ")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; `why_not` is the reason for not running it, "" where it runs."""
+
+    page: str
+    language: str
+    body: str
+    why_not: str
+
+    @property
+    def commands(self) -> list[str]:
+        joined = self.body.replace("\\\n", " ")
+        return [line for line in map(str.strip, joined.splitlines()) if line and not line.startswith("#")]
+
+
+def blocks(page: Path, language: str) -> list[Block]:
+    found = (
+        Block(page.name, each["language"], each["body"], each["why"] or "") for each in BLOCK.finditer(page.read_text())
+    )
+    return [block for block in found if block.language == language]
+
+
+@cache
+def parser() -> ArgumentParser:
+    return cli._parser()
+
+
+def words(command: str, folder: Path) -> list[str]:
+    """The command's words as a shell in `folder` makes them."""
+    script = f"set -- {command}\nprintf '%s\\0' \"$@\""
+    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.split("\0")[:-1]
+
+
+def made(command: str, folder: Path) -> list[str]:
+    """The testbed's commands that a `make` command runs."""
+    dry = command.replace("make", "make --dry-run", 1)  # first: a comment may end the line
+    done = subprocess.run(["bash", "-c", dry], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+    lines = done.stdout.replace("\\\n", " ").splitlines()
+    return [line.replace(".venv/bin/", "") for line in lines if line.startswith(".venv/bin/testbed ")]
+
+
+def check(command: str, folder: Path) -> None:
+    """The command's target or options exist."""
+    command = re.sub(r"<[^>]*>", "X", command)
+    if command.startswith("make "):
+        for each in made(command, folder):
+            check(each, folder)
+    elif command.startswith("testbed "):
+        try:
+            parser().parse_args(shlex.split(command)[1:])
+        except SystemExit as end:
+            assert not end.code, f"{command}: the command line refuses it"
+
+
+def run(command: str, folder: Path) -> None:
+    """The command succeeds; what trains is cut short."""
+    if command.startswith("make "):
+        for each in made(command, folder):
+            run(each, folder)
+    elif command.startswith("testbed "):
+        arguments = words(command, folder)[1:]
+        if arguments[0] == "run" and "--resume" not in arguments:
+            arguments += [] if "--fabric" in arguments else ["--fabric", "virtual"]
+            arguments += [] if "--systems" in arguments else ["--systems", "baseline,weightgrad"]
+            arguments += ["--jobs", "1"]  # more processes take longer to start than these few steps
+            arguments += [word for key, value in LEAST.items() for word in ("--set", f"{key}={value}")]
+        assert cli.main(arguments) == 0, f"`{command}` failed"
+    else:
+        subprocess.run(["bash", "-ec", command], cwd=folder, check=True, capture_output=True, timeout=60)
+
+
+@pytest.fixture
+def folder(small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which commands find what they find in the repository; no network, and a machine that is well."""
+    where = tmp_path / "repository"
+    where.mkdir()
+    for name in ("Makefile", "setup.cfg", "pyproject.toml", "experiments", "topologies", "benchmarks"):
+        (where / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(where)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("MAKEFLAGS", "")
+    monkeypatch.setitem(data.SOURCES, "cifar10", replace(data.SOURCES["cifar10"], download=None))
+    monkeypatch.setattr("testbed.doctor.examine", lambda: [Finding("Python", True, "as here")])  # test_doctor.py has it
+    return where
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_page_run_in_order(page: Path, folder: Path) -> None:
+    for block in blocks(page, "sh"):
+        for command in block.commands:
+            (check if block.why_not else run)(command, folder)
+    if page.name != "add-a-system.md":  # whose files tests/systems/test_adding_a_system.py runs
+        for block in blocks(page, "python"):
+            exec(compile(block.body, page.name, "exec"), {})
+
+
+def test_what_is_skipped_has_a_reason_and_is_little() -> None:
+    every = [block for page in PAGES for block in blocks(page, "sh")]
+    skipped = [block for block in every if block.why_not]
+    assert len(skipped) < len(every) / 2
+    assert all(len(block.why_not.split()) >= 3 for block in skipped)
+    for block in every:
+        if not block.why_not:
+            assert not [command for command in block.commands if command.startswith(OUTLASTS_A_TEST)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_inside_a_line_have_options_that_exist(page: Path) -> None:
+    prose = BLOCK.sub("", page.read_text())
+    for command in INLINE.findall(prose):
+        if ("..." not in command and len(command.split()) > 2) or command in WHOLE:
+            check(command, ROOT)
+
+
+def test_the_systems_page_lists_every_system() -> None:
+    table = (ROOT / "docs" / "systems.md").read_text().partition("## What a server")[0]
+    rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+    assert set(SYSTEMS) == {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def test_the_systems_page_lists_every_option_and_its_default() -> None:
+    page = (ROOT / "docs" / "systems.md").read_text().partition("## Options")[2]
+    rows = {name: row for row in page.splitlines() for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])}
+    for name, system in SYSTEMS.items():
+        listed = dict(re.findall(r"`(\w+)` ([^,|]+?)(?=,| \|)", rows[name].partition(" | ")[2]))
+        options = {field.name: field.default for field in msgspec.structs.fields(system.options_type)}
+        assert listed == {key: json.dumps(value).replace("null", "none") for key, value in options.items()}, name
+
+
+def test_the_codecs_page_names_modules_that_exist() -> None:
+    table = (ROOT / "docs" / "codecs.md").read_text().partition("## Rules")[0]
+    rows = re.findall(r"^\|.*\| (`[^|]*`) \|$", table, re.MULTILINE)
+    assert rows and all(
+        (ROOT / "testbed" / "codecs" / f"{name}.py").is_file() for row in rows for name in re.findall(r"\w+", row)
+    )
+
+
+def test_the_papers_page_lists_every_experiment_and_each_can_be_read() -> None:
+    page = (ROOT / "docs" / "papers.md").read_text()
+    rows = re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`([^`]+)`", row)} - {"TARGET"}
+    assert listed == {path.stem for path in (ROOT / "experiments").glob("*.toml")}
+    for name in listed:
+        for scale in ("", *re.findall(rf"`{name}`.*?`SCALE=([\w-]+)`", page)):
+            assert experiment.load(name, scale=scale)
+
+
+def test_the_results_page_lists_every_column_and_kind_of_figure() -> None:
+    page = (ROOT / "docs" / "results.md").read_text()
+    assert not [column for column in COLUMNS if f"`{column}`" not in page]
+    assert "testbed plot --help" in page and all(kind in cli.cli_results.PLOT_EXAMPLES for kind in figures.KINDS)
+
+
+@pytest.mark.slow
+def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(
+        build, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert {page.stem for page in pages} >= {page.stem for page in PAGES if page.parent.name == "docs"}
+    for page in pages:
+        assert not EXTERNAL.findall(page.read_text()), page
