@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 EPILOG = """\
-Each round times a copy of the array and every codec once, in turn; medians over the rounds are compared with the copy's.
-On a shared machine read the columns "of a copy", not the absolutes.
+Each round times a copy of the array and every codec once, in turn; medians over the rounds are compared with the
+copy's. On a shared machine read the columns "of a copy", not the absolutes.
 examples:
   testbed bench codecs
   testbed bench codecs --sizes 1M --threads 1 --only "ternary" --only "ternary, blockwise"

@@ -1,9 +1,9 @@
 """Fixed-k: k bits an element, the same throughout a training; what MQGrad is compared with (its section 4.1).
 
 As there (section 3.2), workers quantize their gradients, servers decode and add them up, and the mean goes back
-quantized with as many bits; on the tree an LPS quantizes its region's sum, too. Rounding is at random by default: to
-the nearest, as in the paper, 2 bits have no level near zero, where most of a gradient lies, and all hops err the same way
-(CifarNet after 100 steps: loss 2.10; at random 1.90, nearest with feedback 1.97, baseline 1.93).
+quantized with as many bits; on the tree an LPS quantizes its region's sum, too. Rounding is at random by default: of
+2 bits no level is near zero, where most of a gradient lies, and rounding to the nearest, as in the paper, errs the
+same way on every hop (CifarNet after 100 steps: loss 2.10; at random 1.90, nearest with feedback 1.97, baseline 1.93).
 """
 
 from __future__ import annotations

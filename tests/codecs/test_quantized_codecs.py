@@ -192,27 +192,27 @@ def mutated(message: Buffers, random: np.random.Generator) -> list[bytes]:
 
 
 def fuzz(name: str, count: int) -> None:
-    """A typed error or a finite vector, never much memory."""
+    """Every message decodes to a finite vector or is refused as a CodecError."""
     codec, random = CODECS[name], np.random.default_rng(len(name))
     message, out, refused = codec.encode(vector(), KEY), torch.empty(LAYOUT.size), 0
-    tracemalloc.start()
-    try:
-        for _ in range(count):
-            try:
-                decoded = codec.decode(mutated(message, random), out)
-            except CodecError:
-                refused += 1
-            else:
-                assert bool(decoded.isfinite().all())
-        assert tracemalloc.get_traced_memory()[1] < 40 * LAYOUT.size
-    finally:
-        tracemalloc.stop()
+    for _ in range(count):
+        try:
+            decoded = codec.decode(mutated(message, random), out)
+        except CodecError:
+            refused += 1
+        else:
+            assert bool(decoded.isfinite().all())
     assert count / 10 < refused < count  # some mutations leave a message another valid one
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_mutated_messages(name: str) -> None:
-    fuzz(name, 300)
+def test_mutated_messages_make_no_large_allocations(name: str) -> None:
+    tracemalloc.start()
+    try:
+        fuzz(name, 300)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20  # a wrong length could mean 4 GB
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.slow

@@ -172,7 +172,7 @@ def test_the_newest_fidelity_record_is_named(make_run: MakeRun) -> None:
     info = json.loads((folder / "run.json").read_text()) | {"fabric": "mininet"}
     for known, said in (
         ({}, "not measured on this kernel"),
-        ({"path": "results/fidelity/x.json", "date": "2026-11-21T01:02", "figures": 309, "missed": 0}, "all 309 figures"),
+        ({"path": "x.json", "date": "2026-11-21T01:02", "figures": 309, "missed": 0}, "all 309 figures"),
         ({"path": "x", "date": "2026-11-21", "figures": 309, "missed": 2}, "2 of 309 figures beyond their bounds"),
     ):
         (folder / "run.json").write_text(json.dumps(info | {"fidelity": known}))

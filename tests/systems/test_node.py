@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from scripted import Play, play, send_words, word
+from scripted import ROLES, Play, Steps, play, send_words, word
 
 from testbed.errors import PeerLost, PeerTimeout, ProtocolError, RoleDied, RunError
 from testbed.message import Message

@@ -10,7 +10,6 @@ from testbed.codecs.block_kernels import _DRAW_RANGE, _HIGH, _LOW, BLOCK
 from testbed.codecs.device.planar import bits_of, largest, pack, rows_of, shifted, streams, unpack
 from testbed.codecs.kernels import SEGMENT, TRITS
 
-
 # --- statistics of a layer: numbers of the host, in one transfer ----------------------------------------------------
 
 
