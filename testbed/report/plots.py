@@ -200,7 +200,15 @@ def _loss_by_time(axes: Axes, curves: list[Curve], target: Target, frame: pd.Dat
             x, style = record["time_to_target_s"] / scale, look(record["system"])
             axes.plot([x, x], [axes.get_ylim()[0], target.loss], color=style.color, lw=1.2, ls=":", zorder=2)
             axes.plot(
-                x, target.loss, style.marker, color=style.color, ms=9, mec="white", mew=1.2, zorder=6, clip_on=False
+                x,
+                target.loss,
+                marker=style.marker,
+                color=style.color,
+                ms=9,
+                mec="white",
+                mew=1.2,
+                zorder=6,
+                clip_on=False,
             )
 
 

@@ -154,8 +154,7 @@ def _by_point(axes: Axes, together: pd.DataFrame, labels: list[str], metric: str
     for system in dict.fromkeys(together["system"]):
         style = look(system)
         values = means[system].reindex(labels)
-        form = f"{style.marker}{style.line}"
-        axes.plot(range(len(labels)), values, form, color=style.color, label=style.label)
+        axes.plot(range(len(labels)), values, marker=style.marker, ls=style.line, color=style.color, label=style.label)
     axes.set_xticks(range(len(labels)), [_short(label) for label in labels])
     present = means[means > 0]
     if len(present) and present.max() / present.min() > LOG_RATIO:

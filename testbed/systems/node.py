@@ -355,7 +355,7 @@ class Node(ABC):
         trail.set(Trail())
         await role
         while self._tasks:
-            await self._tasks[0]
+            await self._tasks.pop(0)  # not left there: one that has just ended would be awaited for ever
         self.at_rest = True
         self.mailbox.poke()
         marker = Message(MARKER, self.stop_at)
