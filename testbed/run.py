@@ -43,6 +43,7 @@ from testbed.report.live import Progress
 RESULTS = Path("results")
 LATE_MS = 1.0  # of the delay stage's 99th percentile; beyond it the run says so
 MODEL_FILE = "model.npz"
+SHORT_STEPS = 20  # of a run that ends before further processes have started
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,9 @@ def choose_jobs(experiment: Experiment, fabric: str, jobs: int | None) -> int:
     measured = compute_model(experiment.compute.device).device is None
     if jobs is None:
         plays = len(experiment.systems) * len(experiment.run.seeds)
-        return 1 if fabric != "virtual" or measured else min(plays, len(os.sched_getaffinity(0)))
+        if fabric != "virtual" or measured or experiment.training.steps < SHORT_STEPS:
+            return 1
+        return min(plays, len(os.sched_getaffinity(0)))
     if jobs > 1 and fabric != "virtual":
         raise InputError(f"--jobs {jobs}: emulated systems run one after the other; use --fabric virtual")
     if jobs > 1 and measured:

@@ -13,7 +13,7 @@ import pandas as pd
 from testbed.record.reader import Result, Run
 from testbed.report import traffic
 from testbed.report.looks import look
-from testbed.report.papers import Figure, Quantity, citation, fitting
+from testbed.report.papers import OPTIONS, Figure, Quantity, citation, fitting
 from testbed.report.summary import BASELINE, aggregate, model_name, ratio, section
 from testbed.report.wording import NOT_REACHED, conditions, duration, is_missing, percent, size, times
 
@@ -147,20 +147,23 @@ def paper_rows(run: Run, frame: pd.DataFrame) -> list[list[str]]:
     here, systems = Here(run, frame), set(frame["system"])
     fit = fitting(run.info)
     return [
-        [_words(figure), _stated(figure, fit), _measured(here, figure), f"{citation(figure)} ({figure.conditions})"]
+        [_words(figure), stated(figure, fit), _measured(here, figure), f"{citation(figure)} ({figure.conditions})"]
         for figure in fit
         if {figure.system, figure.versus or figure.system} <= systems
     ]
 
 
 def _words(figure: Figure) -> str:
+    """The quantity; of its point what the run's conditions do not say."""
     words = ROWS[figure.quantity].words.format(system=look(figure.system).label, versus=look(figure.versus).label)
-    tied = [f"{key.rpartition('.')[2].replace('_', ' ')} {value:g}" for key, value in figure.point.items()]
+    options = {key.removeprefix(OPTIONS): value for key, value in figure.point.items() if key.startswith(OPTIONS)}
+    tied = [f"{key} {value:g}" for key, value in options.items()]
     tied += [] if figure.time_s is None else [f"after {figure.time_s / 3600:g} h"]
     return ", ".join([words, *tied])
 
 
-def _stated(figure: Figure, fit: Sequence[Figure]) -> str:
+def stated(figure: Figure, fit: Sequence[Figure]) -> str:
+    """The paper's number; a total with its share of the baseline's, if that is among the figures that fit, too."""
     row = ROWS[figure.quantity]
     if figure.low is not None:
         return f"{row.write(figure.low)} to {row.write(figure.value)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from rich.console import Console
 
 from testbed.record.files import replacing, write_whole
@@ -33,6 +35,7 @@ from testbed.report.wording import caveats, conditions, title
 
 POINT = "point"
 LOG_RATIO = 20.0  # largest value / smallest beyond which a linear axis hides the small ones
+LEGEND = 7  # systems in a line of the legend
 PANELS: tuple[tuple[str, str, float], ...] = (
     ("final_accuracy", "accuracy, %", 100.0),
     ("final_loss", "training loss", 1.0),
@@ -129,9 +132,12 @@ def _draw(runs: dict[str, Run], together: pd.DataFrame, path: Path) -> None:
         panels = PANELS if not single else PANELS[:1] + PANELS[2:3]
         for place, (metric, label, scale) in zip(list(axes)[4 - len(panels) :], panels, strict=True):
             _by_point(place, together, list(runs), metric, label, scale)
-        handles = axes[3].get_legend_handles_labels()
         if not single:
-            figure.legend(*handles, loc="outside lower center", ncols=6, frameon=False)
+            handles, names = axes[3].get_legend_handles_labels()
+            lines = math.ceil(len(names) / LEGEND)
+            figure.legend(
+                handles, names, loc="outside lower center", ncols=math.ceil(len(names) / lines), frameon=False
+            )
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png", metadata={"Software": None})
 
@@ -155,11 +161,13 @@ def _by_point(axes: Axes, together: pd.DataFrame, labels: list[str], metric: str
         style = look(system)
         values = means[system].reindex(labels)
         axes.plot(range(len(labels)), values, marker=style.marker, ls=style.line, color=style.color, label=style.label)
-    axes.set_xticks(range(len(labels)), [_short(label) for label in labels])
+    axes.set_xticks(range(len(labels)), ["\n".join(value for _, value in _swept(label)) for label in labels])
     present = means[means > 0]
     if len(present) and present.max() / present.min() > LOG_RATIO:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axes.yaxis.set_minor_formatter("{x:g}")
     axes.set(title=title[:1].upper() + title[1:], xlabel=_key(labels[0]))
 
 

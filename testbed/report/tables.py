@@ -33,8 +33,11 @@ PLAIN_WIDTH = 160  # columns of a table that goes to a file or a pipe
 
 
 def rows(frame: pd.DataFrame, by: Sequence[str] = ("system",)) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of a result table: one row per system (or other key), over its seeds if there are several."""
-    shown = {"wan_bytes", "compression"}
+    """Heads and cells of a result table: one row per system (or other key), over its seeds if there are several.
+
+    Where nothing crosses a WAN, all in one region, the bytes inside it are shown instead.
+    """
+    shown = {"lan_bytes"} if frame["wan_bytes"].eq(0).fillna(False).all() else {"wan_bytes", "compression"}
     traffic = [column for column in columns.traffic(frame) if column.metric in shown]
     speedup = Column("speedup", speedup_metric(BASELINE), times)
     return table(frame, by, [*columns.result(frame), *columns.timing(frame, over=()), *traffic, speedup])

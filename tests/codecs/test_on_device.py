@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -23,9 +25,10 @@ from testbed.codecs.memory import ErrorFeedback
 from testbed.codecs.onebit import OneBit
 from testbed.codecs.qsgd import QSGD
 from testbed.codecs.sparse import Sparse
+from testbed.codecs.threads import CHUNK
 from testbed.codecs.threshold import Thresholded
 from testbed.codecs.topk import TopK
-from testbed.codecs.uniform import Uniform
+from testbed.codecs.uniform import Rounding, Uniform
 from testbed.errors import CodecError
 from testbed.layout import Layout
 
@@ -41,9 +44,9 @@ EXACT: dict[str, Callable[[Layout], Codec]] = {
     "float32": Float32,
     "half": Half,
     **{
-        f"{bits}-bit-{rounding}": lambda layout, bits=bits, rounding=rounding: Uniform(layout, bits, rounding)
+        f"{bits}-bit-{rounding}": partial(Uniform, bits=bits, rounding=rounding)
         for bits in (1, 3, 8)
-        for rounding in ("nearest", "random")
+        for rounding in get_args(Rounding)
     },
     "uniform-weights": lambda layout: Uniform(layout, 4, chosen=lambda layer: not layer.bias),
     "top-k": lambda layout: TopK(layout, 0.02),
@@ -148,6 +151,22 @@ def test_ternary_on_given_scales_is_the_same_to_the_byte(
     with place() as device:
         found = codec.encode(values.to(device), key, scales, limits)
     assert as_bytes(found) == as_bytes(codec.encode(values, key, scales, limits))
+
+
+@on_devices
+def test_the_kernels_chunks_leave_no_trace(place: Place) -> None:
+    layout = Layout.of([("a.weight", (CHUNK + 5125,)), ("b.weight", (1,))])
+    values, key = vector(layout.size, 8), Key(1, 2, 3)
+    ternary = Ternary(layout)
+    limits = ternary.limits(values)
+    with place() as device:
+        assert as_bytes(ternary.encode(values.to(device), key, None, limits)) == as_bytes(
+            ternary.encode(values, key, None, limits)
+        )
+    codec = Uniform(layout, 3, "random")
+    assert as_bytes(encoded(codec, values, key, place)) == as_bytes(codec.encode(values, key))
+    signs = OneBit(layout)
+    assert as_bytes(encoded(signs, values, key, place)[1:]) == as_bytes(signs.encode(values)[1:])
 
 
 @on_devices

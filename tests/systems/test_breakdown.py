@@ -222,6 +222,10 @@ def breakdown(played: Played, node: str = "a/w0") -> tuple[list[StepDone], list[
     return steps, [end - began for began, end in itertools.pairwise(ends)]
 
 
+def parts(step: StepDone) -> tuple[float, ...]:
+    return step.compute_s, step.codec_s or 0.0, step.lan_s or 0.0, step.wan_s or 0.0
+
+
 @pytest.mark.parametrize("stops", [(), (2,)])
 def test_the_baselines_step_goes_up_and_down_again(stops: tuple[int, ...]) -> None:
     """Gradient, LAN up, sum, WAN up, mean, WAN down, LAN down, update: one after the other, and nothing else."""
@@ -239,9 +243,8 @@ def test_the_baselines_step_goes_up_and_down_again(stops: tuple[int, ...]) -> No
         assert step.wan_s == near(wan_s(total) + wan_s(mean))
         assert step.compute_s == near(device.seconds(task.gradient_work) + device.seconds(task.passes(4)))
         assert step.codec_s == near(device.seconds(task.passes(2)))
-        rest_s = length_s - step.compute_s - step.codec_s - step.lan_s - step.wan_s
-        at_boundary = step.step in stops
-        assert rest_s == near(2 * server_s, abs=marker_s if at_boundary else 1e-9)
+        waiting_s = length_s - sum(parts(step))
+        assert waiting_s == near(2 * server_s, abs=marker_s if step.step in stops else 1e-9)
 
 
 def test_in_the_flat_topology_there_is_no_lan() -> None:
@@ -281,9 +284,8 @@ def assert_parts_fit(system: str, profile: Profile) -> None:
         steps, lengths = breakdown(played, worker)
         assert len(steps) == STEPS
         for step, length_s in zip(steps, lengths, strict=True):
-            parts = (step.compute_s, step.codec_s or 0.0, step.lan_s or 0.0, step.wan_s or 0.0)
-            assert min(parts) >= 0
-            assert sum(parts) <= length_s + 1e-9
+            assert min(parts(step)) >= 0
+            assert sum(parts(step)) <= length_s + 1e-9
         assert any(step.lan_s for step in steps)
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from testbed.fabrics.choice import choose
+from testbed.record import lines
+from testbed.record.events import StepDone
 from testbed.record.reader import load
 from testbed.systems import SYSTEMS
 
@@ -93,6 +95,22 @@ def test_every_message_crosses_the_emulated_wan(three_systems):
                 link = f"{src.split('/')[0]}>{dst.split('/')[0]}"
                 assert result.link_bytes[link] == pytest.approx(nbytes * WIRE_PER_PAYLOAD, rel=0.03), link
         assert "us-west-1>us-east-1" not in result.link_bytes, "LPSs talk through the global server only"
+
+
+def test_steps_say_where_their_time_went(three_systems):
+    """Stamps pass between the actors' processes: workers know how long the others' messages were on the WAN."""
+    run, _ = three_systems
+    for result in run.results:
+        steps = [
+            event for event in lines.Follower(result.folder / lines.FILE_NAME).new() if isinstance(event, StepDone)
+        ]
+        before = {step.node: step.time_s for step in steps if step.step == 0}
+        for step in steps:
+            assert step.lan_s > 0
+            assert step.wan_s == 0 if result.system == "weightgrad" else step.wan_s > 0
+            if step.step > 0:
+                assert step.compute_s + step.codec_s + step.lan_s + step.wan_s < step.time_s - before[step.node]
+            before[step.node] = step.time_s
 
 
 def test_weights_equal_those_of_the_virtual_fabric(three_systems, tmp_path):

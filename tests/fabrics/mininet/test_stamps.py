@@ -43,7 +43,7 @@ def test_a_stamp_that_later_ones_have_replaced_is_lost_and_no_other(ends):
     assert receiver.take() == (1.0, ())
 
 
-def test_what_another_run_has_left_in_the_file_is_no_stamp(ends, tmp_path):
+def test_a_ring_of_an_earlier_run_is_used_anew(ends, tmp_path):
     sender, _ = ends
     sender.put((1.0, ()))
     sender.put((2.0, ()))
