@@ -29,8 +29,8 @@ class StepDone(Event, tag="step", frozen=True, kw_only=True):
 
     `compute_s` is what the worker itself was charged for computing, `codec_s` for encoding and decoding (then
     `compute_s` is without it). `lan_s` and `wan_s` are what messages spent on links inside and between regions, on
-    the chain of messages that this step's end waited for, as far as the worker did wait. What is left of the step was waiting: for the servers'
-    own computing, for slower workers, for a protocol's guard. None is what was not recorded.
+    the chain of messages that this step's end waited for, as far as the worker did wait. What is left of the step was
+    waiting: for the servers' own computing, for slower workers, for a protocol's guard. None is what was not recorded.
     """
 
     step: int
