@@ -98,7 +98,8 @@ def show_beside(console: Console, heads: list[str], compared: Iterable[list[str]
     """Print the papers' numbers beside those here, a table for each place in a paper; nothing where there are none."""
     tables = beside.by_source(compared)
     for source, cells in tables.items():
-        console.print(rich_table(f"Beside {source}", heads, cells))
+        console.print(escape(f"Beside {source}"), style="italic")  # a table's own title is no wider than the table
+        console.print(rich_table("", heads, cells))
     if tables:
         console.print(escape(setting), style="dim")
 
@@ -136,7 +137,7 @@ def plain_unless_terminal(console: Console | None = None) -> Console:
 
 def rich_table(head: str, heads: list[str], cells: list[list[str]]) -> Table:
     """A table for the terminal; cells are text as it stands."""
-    table = Table(title=escape(head), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=escape(head) or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(heads):
         table.add_column(name, justify="right" if index else "left", overflow="fold")
     for line in cells:
