@@ -197,7 +197,7 @@ def load(tmp_path: Path, data: dict[str, Any], *args: Any, **more: Any) -> exper
 
 def test_the_example_says_what_it_is() -> None:
     loaded = experiment_file.load("cifarnet")[0].experiment
-    assert list(loaded.systems) == ["baseline", "gaia", "terngrad", "weightgrad"]
+    assert list(loaded.systems) == ["baseline", "terngrad", "weightgrad"]
     assert loaded.roles.regions == ("us-west-1", "us-east-1")
     assert len(loaded.roles.workers) == 8
     assert loaded.roles.global_server == "us-east-2/gs"
