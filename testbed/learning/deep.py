@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from testbed.learning.pooling import MaxPool
 from testbed.learning.stack import BatchNorm, Stack, he_weights
 
 
@@ -56,7 +57,7 @@ def googlenet(classes: int) -> nn.Module:
     net = Stack(3, batch_norm=True).conv(64, 7, stride=2).pool(3, 2).conv(64, 1).conv(192, 3).pool(3, 2)
     for name, sizes in INCEPTION.items():
         if name in ("4a", "5a"):
-            net.add_module(f"pool{name[0]}", nn.MaxPool2d(3, 2, ceil_mode=True))
+            net.add_module(f"pool{name[0]}", MaxPool(3, 2, ceil_mode=True))
         block = Inception(net.width, sizes)
         net.add_module(f"inception{name}", block)
         net.width = block.width
@@ -94,7 +95,7 @@ def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> tup
 
 def _resnet(blocks: tuple[int, int, int, int], classes: int) -> nn.Module:
     net = nn.Sequential()
-    net.add_module("conv1", nn.Sequential(*_convolution(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)))
+    net.add_module("conv1", nn.Sequential(*_convolution(3, 64, 7, 2), nn.ReLU(), MaxPool(3, 2, 1)))
     inputs = 64
     for stage, count in enumerate(blocks):
         channels = 64 << stage

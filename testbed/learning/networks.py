@@ -12,6 +12,7 @@ from __future__ import annotations
 from torch import nn
 
 from testbed.learning.lrn import LocalResponseNorm
+from testbed.learning.pooling import MaxPool
 from testbed.learning.stack import Stack, he_weights
 
 
@@ -24,12 +25,12 @@ def cifarnet(classes: int) -> nn.Module:
     model = nn.Sequential()
     model.add_module("conv1", nn.Conv2d(3, 64, 5, padding=2))
     model.add_module("relu1", nn.ReLU())
-    model.add_module("pool1", nn.MaxPool2d(3, 2, ceil_mode=True))
+    model.add_module("pool1", MaxPool(3, 2, ceil_mode=True))
     model.add_module("norm1", LocalResponseNorm(64, radius=4, alpha=0.001 / 9, beta=0.75, bias=1.0))
     model.add_module("conv2", nn.Conv2d(64, 64, 5, padding=2))
     model.add_module("relu2", nn.ReLU())
     model.add_module("norm2", LocalResponseNorm(64, radius=4, alpha=0.001 / 9, beta=0.75, bias=1.0))
-    model.add_module("pool2", nn.MaxPool2d(3, 2, ceil_mode=True))
+    model.add_module("pool2", MaxPool(3, 2, ceil_mode=True))
     model.add_module("flatten", nn.Flatten())
     model.add_module("local3", nn.Linear(64 * 6 * 6, 384))
     model.add_module("relu3", nn.ReLU())

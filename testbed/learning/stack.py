@@ -7,6 +7,7 @@ from typing import Self
 from torch import nn
 
 from testbed.learning.lrn import LocalResponseNorm
+from testbed.learning.pooling import MaxPool
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -59,7 +60,7 @@ class Stack(nn.Sequential):
 
     def pool(self, kernel: int = 2, stride: int = 2) -> Self:
         """Max-pool; a window that reaches over the end counts, as TensorFlow's and Caffe's do."""
-        return self._plain("pool", nn.MaxPool2d(kernel, stride, ceil_mode=True))
+        return self._plain("pool", MaxPool(kernel, stride, ceil_mode=True))
 
     def normalise(self, radius: int, alpha: float, beta: float, bias: float) -> Self:
         """Normalise each value by its neighbours in the other channels (`lrn`)."""
