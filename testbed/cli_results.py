@@ -21,7 +21,7 @@ COMPARE_EXAMPLES = f"""\
 examples:
   testbed compare {RUN}
   testbed compare {RUN} results/cifarnet/20260102-120000-mininet --over terngrad
-  testbed compare results/cifarnet/* --loss 1.7 --accuracy 0.45 --csv comparison.csv
+  testbed compare results/cifarnet/* --loss 1.7 --accuracy 0.45 --csv comparison.csv --markdown comparison.md
 """
 
 
@@ -55,6 +55,7 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
     compare.add_argument("--loss", type=float, help="time to this training loss instead of the experiment's target")
     compare.add_argument("--accuracy", type=float, help="time to this test accuracy (a fraction), also beside --loss")
     compare.add_argument("--csv", type=Path, metavar="FILE", help="write a row per run, system and seed")
+    compare.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
     compare.add_argument(
         "--force", action="store_true", help="also compare runs on different data, models, targets or networks; marked"
     )
@@ -132,7 +133,7 @@ def _compare(options: argparse.Namespace) -> int:
     from testbed.record.files import write_whole
     from testbed.report.compare import compare, load_all
     from testbed.report.summary import target_of
-    from testbed.report.tables import show_compared
+    from testbed.report.tables import compared_markdown, show_compared
     from testbed.report.write import csv
 
     target = target_of(options.loss, options.accuracy)
@@ -141,4 +142,7 @@ def _compare(options: argparse.Namespace) -> int:
     if options.csv:
         write_whole(options.csv, csv(found.frame))
         print(f"written: {options.csv}")
+    if options.markdown:
+        write_whole(options.markdown, compared_markdown(found))
+        print(f"written: {options.markdown}")
     return 0

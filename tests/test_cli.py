@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from harness import PLAIN, plain, toml
+from harness import PLAIN, plain, toml, use_small_data
 
 from testbed.cli import main
+from testbed.learning.records import Records
 from testbed.record.info import RunInfo, read_info
 
 Output = Callable[..., tuple[int, str, str]]
@@ -36,13 +38,21 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def one_run(small_batches: list[Records], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of all three systems, for `finished` to copy."""
+    scratch = tmp_path_factory.mktemp("one-run")
+    (scratch / "mine.toml").write_text(toml(PLAIN))
+    with pytest.MonkeyPatch.context() as patch:
+        use_small_data(patch, small_batches, scratch / "data")
+        assert main(["run", str(scratch / "mine.toml"), "--out", str(scratch / "results")]) == 0
+    return next((scratch / "results" / "mine").iterdir())
+
+
 @pytest.fixture
-def finished(small_data: None, command: Output, file: Path, tmp_path: Path) -> Path:
-    """The folder of a run of all three systems."""
-    code, _, _ = command("run", file, "--out", tmp_path / "results")
-    assert code == 0
-    [folder] = (tmp_path / "results" / "mine").iterdir()
-    return folder
+def finished(small_data: None, one_run: Path, tmp_path: Path) -> Path:
+    """The folder of a finished run of all three systems, the test's own."""
+    return Path(shutil.copytree(one_run, tmp_path / "results" / "mine" / one_run.name))
 
 
 def test_a_run_from_file_to_report(small_data: None, command: Output, file: Path, tmp_path: Path) -> None:
@@ -52,6 +62,7 @@ def test_a_run_from_file_to_report(small_data: None, command: Output, file: Path
     assert re.fullmatch(r"\d{8}-\d{6}-virtual", folder.name)
     assert f"table: {folder}/summary.md" in stdout
     assert f"plot:  {folder}/comparison.png" in stdout
+    assert f"page:  testbed report {folder}" in stdout
     for system in ("Baseline", "TernGrad", "WeightGrad"):
         assert system in stdout
     assert "baseline, seed 0: step 8/8" in stderr
@@ -91,7 +102,7 @@ def test_plot_makes_the_report_again_from_the_records_alone(finished: Path, comm
     before = {name: (finished / name).read_bytes() for name in ("summary.csv", "summary.md")}
     for name in (*before, "comparison.png"):
         (finished / name).unlink()
-    code, stdout, _ = command("plot", finished)
+    code, stdout, _ = command("plot", finished, "--format", "png")
     assert code == 0
     assert "WeightGrad" in stdout
     assert {name: (finished / name).read_bytes() for name in before} == before

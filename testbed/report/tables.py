@@ -115,6 +115,14 @@ def show_compared(found: Comparison, console: Console | None = None) -> None:
         console.print(escape(note), style="dim")
 
 
+def compared_markdown(found: Comparison) -> str:
+    """The same for a document."""
+    parts = [f"> **{sentence}**" for sentence in found.caveats]
+    parts += [f"## {head}\n\n{markdown_table(*part)}" for head, part in compared_tables(found).items()]
+    parts += found.notes
+    return "\n\n".join(parts) + "\n"
+
+
 def compared_tables(found: Comparison) -> dict[str, tuple[list[str], list[list[str]]]]:
     """The tables of a comparison, heads and cells, by title."""
     frame = with_rest(found.frame)

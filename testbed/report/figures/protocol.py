@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from testbed.record.reader import Result, Run
 from testbed.report.figures import canvas
 from testbed.report.looks import look
-from testbed.report.plots import time_unit
+from testbed.report.plots import PLAIN, time_unit
 from testbed.report.wording import clock
 from testbed.wan.plan import region_of
 
@@ -39,8 +40,9 @@ def threshold(run: Run, frame: pd.DataFrame) -> Figure | None:
     handles.append(Line2D([], [], color=canvas.MUTED, label="threshold"))
     handles.append(Line2D([], [], color=canvas.MUTED, ls="", marker="o", ms=2.5, label="significance"))
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(PLAIN)
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel("significance")
     count, steps = len(rounds), len(result.steps)
     axes.set_title(f"{look(result.system).label}: {count:,} exchanges in {steps:,} steps")

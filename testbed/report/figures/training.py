@@ -212,7 +212,13 @@ def pareto(run: Run, frame: pd.DataFrame) -> Figure | None:
     together = together[together["wan_bytes"] > 0]
     if len(together) < 2:
         return None
-    named = len(together) <= NAMED_POINTS
+    return _pareto(run, together, named=True) or _pareto(run, together, named=False)
+
+
+def _pareto(run: Run, together: pd.DataFrame, named: bool) -> Figure | None:
+    """The figure with a name at each point, or None where there is no room for them; or with a legend."""
+    if named and len(together) > NAMED_POINTS:
+        return None
     figure = canvas.sheet(2.2 + (0.0 if named else canvas.legend_height(len(together))), [run])
     axes = figure.subplots()
     _front(axes, together)
@@ -227,17 +233,17 @@ def pareto(run: Run, frame: pd.DataFrame) -> Figure | None:
     axes.xaxis.set_major_locator(LogLocator(numticks=6))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.margins(0.18, 0.22)
-    if named:
-        _name(figure, axes, together)
     axes.set(xlabel="bytes on the WAN over the run", ylabel="test accuracy (%)")
     axes.set_title("Accuracy against WAN bytes (better: ↖)")
     if not named:
         canvas.legend(figure, canvas.keys(together["system"]))
+    elif not _name(figure, axes, together):
+        return None
     return figure
 
 
-def _name(figure: Figure, axes: Axes, together: pd.DataFrame) -> None:
-    """A name at each point: above it, or where that would cover another's, below, right or left of it."""
+def _name(figure: Figure, axes: Axes, together: pd.DataFrame) -> bool:
+    """A name at each point: above, below, right or left of it; False where one has no room that is free."""
     places = {
         (0, 5): ("center", "bottom"),
         (0, -5): ("center", "top"),
@@ -254,11 +260,15 @@ def _name(figure: Figure, axes: Axes, together: pd.DataFrame) -> None:
                 look(row["system"]).label, (row["wan_bytes"], 100 * row["final_accuracy"]), offset,
                 textcoords="offset points", ha=ha, va=va, fontsize=7,
             )  # fmt: skip
-            box = text.get_window_extent().padded(3 * figure.dpi / 72)
-            if not box.count_overlaps(taken) or offset == list(places)[-1]:
+            box = text.get_window_extent()
+            inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
+            if inside and not box.padded(figure.dpi / 72).count_overlaps(taken):
                 taken.append(box)
                 break
             text.remove()
+        else:
+            return False
+    return True
 
 
 def _front(axes: Axes, together: pd.DataFrame) -> None:

@@ -1,0 +1,69 @@
+"""The numbers of README and docs are those of the reference runs, which `make reference` makes anew."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from testbed.report.tables import markdown_table, rows
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "results" / "reference"
+RUNS = sorted(path.parent for path in REFERENCE.glob("*/run.json"))
+PAGES = {"README.md": ROOT / "README.md", "reference.md": ROOT / "docs" / "reference.md"}
+EXCERPT = re.compile(r"(<!-- from (\S+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
+
+
+def table(folder: Path) -> str:
+    """The result table of a reference run."""
+    lines = (folder / "summary.md").read_text().partition("## ")[0].splitlines()
+    return "\n".join(line for line in lines if line.startswith("|"))
+
+
+def excerpt(source: str) -> str:
+    """What stands between the marks that name `source`, a file below results/reference."""
+    path = REFERENCE / source
+    if path.name != "summary.md":
+        return path.read_text().replace("## ", "### ")
+    lines = path.read_text().splitlines()
+    machine = next(line.partition(": ")[2] for line in lines if line.startswith("- machine"))
+    command = next(line.partition(": ")[2] for line in lines if line.startswith("- command"))
+    commit = next(line.partition(": ")[2] for line in lines if line.startswith("- commit"))
+    conditions = next(line for line in lines if "·" in line)
+    made = f"`testbed {command[1:-1]}`, commit {commit[:10]}, on {machine}"
+    return f"{conditions}\n\n{table(path.parent)}\n\n{made}\n"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_shows_the_reference_runs(page: str, request: pytest.FixtureRequest) -> None:
+    text = PAGES[page].read_text()
+    assert EXCERPT.search(text)
+    current = EXCERPT.sub(lambda found: found[1] + excerpt(found[2]) + found[3], text)
+    if request.config.getoption("--rewrite-golden"):
+        PAGES[page].write_text(current)
+        return
+    assert text == current
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_a_reference_table_and_page_have_the_numbers_of_the_summary(run: Path) -> None:
+    heads, cells = rows(pd.read_csv(run / "summary.csv"))
+    assert table(run) == markdown_table(heads, cells)
+    page = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", (run / "report.html").read_text()))
+    for line in cells:
+        assert " ".join(line) in page
+
+
+@pytest.mark.parametrize("picture", ["cifarnet/comparison.png", "cifarnet-outage/replay.png"])
+def test_pictures_of_the_docs_are_the_reference_runs(picture: str) -> None:
+    kept = REFERENCE / picture
+    assert (ROOT / "docs" / "img" / kept.name).read_bytes() == kept.read_bytes()
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    commands = [line.split("#")[0].strip() for line in (ROOT / "README.md").read_text().splitlines()[:6]]
+    assert "make experiment TARGET=cifarnet" in commands
+    assert "make test" in commands
