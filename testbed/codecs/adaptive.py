@@ -13,7 +13,8 @@ since a small error there does more. The rule here, made anew for every message 
 - the entropy coder brings a layer's bits down to what the distribution of its levels is worth.
 
 A message has two buffers: the layers' steps as little-endian float32, and their levels, each raised by 127, as
-runs of symbols (`testbed.codecs.entropy`), a run a layer.
+runs of symbols (`testbed.codecs.entropy`), a run a layer. A vector on a GPU is quantized there, and its symbols, a byte
+each, are coded and decoded on the CPU.
 """
 
 from __future__ import annotations
@@ -25,7 +26,22 @@ import torch
 
 from testbed.codecs import adaptive_kernels, kernels, lanes
 from testbed.codecs.adaptive_kernels import MIDDLE, SYMBOLS
-from testbed.codecs.base import Buffers, Key, WireBuffers, expect, flat, output, wire_array
+from testbed.codecs.base import (
+    Buffers,
+    Elements,
+    Key,
+    WireBuffers,
+    beside,
+    elements,
+    expect,
+    room,
+    to_device,
+    to_host,
+    wire_array,
+)
+from testbed.codecs.buffers import BufferPool
+from testbed.codecs.device import adaptive as on_device
+from testbed.codecs.device.ternary import moments
 from testbed.codecs.entropy import SymbolRuns
 from testbed.codecs.threads import in_chunks
 from testbed.errors import CodecError
@@ -52,11 +68,12 @@ class Adaptive:
         lanes.warm_up()
         self.layout = layout
         self.error = error
+        self._pool = BufferPool()
         self._runs = SymbolRuns(SYMBOLS, [f"layer {layer.name}" for layer in layout], [layer.size for layer in layout])
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Quantize and code; no random numbers are drawn. CodecError names the layer that holds NaN or infinity."""
-        return self._encode(flat(vector, self.layout), None)
+        return self._encode(elements(vector, self.layout), None)
 
     def encode_with_feedback(self, vector: torch.Tensor, residual: torch.Tensor, key: Key | None = None) -> Buffers:
         """Encode vector + residual; `residual` [layout.size] becomes what the message leaves of it.
@@ -65,8 +82,10 @@ class Adaptive:
         ------
         CodecError : NaN or infinity in a layer of the sum; the residual is as it was
         """
-        rest = output(residual, self.layout)
-        return self._encode(flat(vector + residual, self.layout), rest.numpy())
+        elements(vector, self.layout)  # checks its shape
+        rest = beside(residual, vector, self.layout)
+        total = torch.add(vector.detach(), residual, out=self._pool.take_like(vector))
+        return self._encode(elements(total, self.layout), rest)
 
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
         """Write each level times its layer's step; see `Codec.decode`."""
@@ -78,18 +97,17 @@ class Adaptive:
             top = max(MIDDLE - int(part.min(initial=MIDDLE)), int(part.max(initial=MIDDLE)) - MIDDLE)
             if not 0 <= step <= _LARGEST or step * top > _LARGEST:
                 raise CodecError(f"layer {layer.name}: {top} steps of {step} are no finite value")
-        vector = output(out, self.layout)
-        y = vector.numpy()
+        vector, y = room(out, self.layout)
         for layer, step in zip(self.layout, steps.tolist(), strict=True):
             _reconstruct(symbols[layer.slice], y[layer.slice], step)
         return vector
 
-    def _encode(self, x: np.ndarray, rest: np.ndarray | None) -> Buffers:
+    def _encode(self, x: Elements, rest: Elements | None) -> Buffers:
         measured = [_measure(layer, x[layer.slice]) for layer in self.layout]
         squares = sum(square for square, _ in measured)
-        shared = math.sqrt(12 * self.error * squares / max(x.size, 1))
+        shared = math.sqrt(12 * self.error * squares / max(len(x), 1))
         steps = np.empty(len(self.layout), np.float32)
-        symbols = np.empty(x.size, np.uint8)
+        symbols = self._pool.take(len(x))
         for index, (layer, (_, largest)) in enumerate(zip(self.layout, measured, strict=True)):
             steps[index], top = _step(shared, largest)
             here = None if rest is None else rest[layer.slice]
@@ -97,16 +115,20 @@ class Adaptive:
         return [steps, self._runs.pack(symbols)]
 
 
-def _measure(layer: Layer, x: np.ndarray) -> tuple[float, float]:
+def _measure(layer: Layer, x: Elements) -> tuple[float, float]:
     """(sum of squares, largest magnitude) of a layer."""
-    parts = in_chunks(lambda start, stop: kernels.moments(x[start:stop]), x.size)
-    bits = max((int(part[2]) for part in parts), default=0)
+    if isinstance(x, torch.Tensor):
+        _, squares, bits = moments(x)
+    else:
+        parts = in_chunks(lambda start, stop: kernels.moments(x[start:stop]), x.size)
+        squares, bits = sum(part[1] for part in parts), max((int(part[2]) for part in parts), default=0)
     if bits >= kernels.INFINITY_BITS:
         raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
     largest = float(np.uint32(bits).view(np.float32))
-    if not 2.0**-40 < largest < 2.0**60:  # squares leave float32's range
-        parts = in_chunks(lambda start, stop: kernels.moments_wide(x[start:stop]), x.size)
-    return sum(part[1] for part in parts), largest
+    if isinstance(x, np.ndarray) and not 2.0**-40 < largest < 2.0**60:  # squares leave float32's range
+        wide = in_chunks(lambda start, stop: kernels.moments_wide(x[start:stop]), x.size)
+        squares = sum(part[1] for part in wide)
+    return squares, largest
 
 
 def _step(shared: float, largest: float) -> tuple[np.float32, float]:
@@ -117,7 +139,15 @@ def _step(shared: float, largest: float) -> tuple[np.float32, float]:
     return step, min(np.rint(largest / float(step)), MIDDLE, _LARGEST // float(step))
 
 
-def _quantize(x: np.ndarray, symbols: np.ndarray, rest: np.ndarray | None, step: float, top: float) -> None:
+def _quantize(x: Elements, symbols: np.ndarray, rest: Elements | None, step: float, top: float) -> None:
+    """Write a layer's symbols, and what they leave of x where there is a `rest` to write it to."""
+    if isinstance(x, torch.Tensor):
+        found = on_device.quantize(x, step, top)
+        symbols[:] = to_host(found)
+        if isinstance(rest, torch.Tensor):
+            torch.sub(x, on_device.reconstruct(found, step), out=rest)
+        return
+
     def quantize(start: int, stop: int) -> None:
         if rest is None:
             adaptive_kernels.quantize(x[start:stop], symbols[start:stop], step, top)
@@ -127,5 +157,8 @@ def _quantize(x: np.ndarray, symbols: np.ndarray, rest: np.ndarray | None, step:
     in_chunks(quantize, x.size)
 
 
-def _reconstruct(symbols: np.ndarray, y: np.ndarray, step: float) -> None:
+def _reconstruct(symbols: np.ndarray, y: Elements, step: float) -> None:
+    if isinstance(y, torch.Tensor):
+        y.copy_(on_device.reconstruct(to_device(symbols, y), step))
+        return
     in_chunks(lambda start, stop: adaptive_kernels.reconstruct(symbols[start:stop], y[start:stop], step), y.size)

@@ -8,7 +8,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from testbed.codecs.kernels import SEGMENT, _abs_bits, _hash
+from testbed.codecs.kernels import SEGMENT, abs_bits, hashed
 from testbed.codecs.lanes import (
     F32,
     F64,
@@ -16,7 +16,6 @@ from testbed.codecs.lanes import (
     U8,
     U16,
     U32,
-    _unary,
     add,
     and_,
     bits_of,
@@ -29,10 +28,11 @@ from testbed.codecs.lanes import (
     shl,
     shr,
     sub,
+    unary,
     writable,
     xor,
 )
-from testbed.codecs.level_kernels import PLANES, _pack_block, _unpack_block
+from testbed.codecs.level_kernels import PLANES, pack_planes, unpack_planes
 
 _0, _1, _2, _3, _4, _5, _6, _7, _31 = (np.uint32(n) for n in (0, 1, 2, 3, 4, 5, 6, 7, 31))
 _SIGN, _ALL = np.uint32(0x80000000), np.uint32(0xFFFFFFFF)
@@ -244,7 +244,7 @@ def _value(level: Any, low: Any, step: Any) -> Any:
 def _part(random: Any, counter: Any, key: Any) -> Any:
     """What is added before the fraction is cut: a half, or 31 random bits as a float64 in [0, 1)."""
     if random:
-        return np.float64(np.int32(shr(_hash(counter, key), _1))) * 2.0**-31
+        return np.float64(np.int32(shr(hashed(counter, key), _1))) * 2.0**-31
     return 0.5
 
 
@@ -280,29 +280,8 @@ def quantize(x: np.ndarray, levels: np.ndarray, low: float, step: float, random:
     _levels(x, levels, low, 1 / step if step > 0 else 0.0, random, first, key)
 
 
-@kernel((read_only(F32), writable(U8), I64, F64, F64, types.boolean, I64, U32))
-def quantize_pack(
-    x: np.ndarray, out: np.ndarray, bits: int, low: float, step: float, random: bool, first: int, key: int
-) -> None:
-    """`quantize`, and pack the levels as `level_kernels.levels_pack` does, a block while it lies in the cache.
-
-    Eight bits are not packed: a byte is a level.
-    """
-    full, inverse = PLANES * SEGMENT, 1 / step if step > 0 else 0.0
-    if bits == PLANES:
-        _levels(x, out, low, inverse, random, first, key)
-        return
-    levels = np.empty(full, np.uint8)
-    for start in range(0, x.size, full):
-        part = x[start : start + full]
-        n = (part.size + PLANES - 1) // PLANES
-        levels[part.size : n * PLANES] = 0
-        _levels(part, levels, low, inverse, random, first + start, key)
-        _pack_block(levels, out[bits * start // PLANES :], n, bits)
-
-
 @kernel((read_only(F32), writable(F32), writable(U8), I64, F64, F64, types.boolean, I64, U32))
-def quantize_pack_rest(
+def quantize_pack(
     x: np.ndarray,
     rest: np.ndarray,
     out: np.ndarray,
@@ -313,18 +292,24 @@ def quantize_pack_rest(
     first: int,
     key: int,
 ) -> None:
-    """`quantize_pack` of x + rest; `rest` becomes what the levels leave of it."""
-    full = PLANES * SEGMENT
-    if bits == PLANES:
-        _levels_rest(x, rest, out, low, step, random, first, key)
-        return
-    levels = np.empty(full, np.uint8)
+    """`quantize` x + rest and pack the levels as `level_kernels.levels_pack` does, a block while it is in the cache.
+
+    `rest` becomes what the levels leave of it; without elements it stands for zero. Eight bits are not packed: a byte
+    is a level.
+    """
+    full, inverse = PLANES * SEGMENT, 1 / step if step > 0 else 0.0
+    scratch = np.empty(full, np.uint8)
     for start in range(0, x.size, full):
         part = x[start : start + full]
         n = (part.size + PLANES - 1) // PLANES
-        levels[part.size : n * PLANES] = 0
-        _levels_rest(part, rest[start : start + full], levels, low, step, random, first + start, key)
-        _pack_block(levels, out[bits * start // PLANES :], n, bits)
+        levels = out[start:] if bits == PLANES else scratch
+        if rest.size > 0:
+            _levels_rest(part, rest[start : start + full], levels, low, step, random, first + start, key)
+        else:
+            _levels(part, levels, low, inverse, random, first + start, key)
+        if bits < PLANES:
+            levels[part.size : n * PLANES] = 0
+            pack_planes(levels, out[bits * start // PLANES :], n, bits)
 
 
 @njit(inline="always")
@@ -343,7 +328,7 @@ def reconstruct(packed: np.ndarray, out: np.ndarray, bits: int, low: float, step
     levels = np.empty(full, np.uint8)
     for start in range(0, out.size, full):
         part = out[start : start + full]
-        _unpack_block(packed[bits * start // PLANES :], levels, (part.size + PLANES - 1) // PLANES, bits)
+        unpack_planes(packed[bits * start // PLANES :], levels, (part.size + PLANES - 1) // PLANES, bits)
         _values(levels, part, low, step)
 
 
@@ -358,8 +343,8 @@ def _from_half(builder: Any, bits: Any) -> Any:
     return builder.fpext(builder.bitcast(bits, ir.HalfType()), ir.FloatType())
 
 
-half_bits = _unary(U16, _to_half)  # the bits of the nearest half, ties to even
-half_value = _unary(F32, _from_half)  # the float32 of a half's bits
+half_bits = unary(U16, _to_half)  # the bits of the nearest half, ties to even
+half_value = unary(F32, _from_half)  # the float32 of a half's bits
 
 
 @kernel((read_only(F32), writable(U16), F32, F32))
@@ -375,6 +360,6 @@ def halves_unpack(halves: np.ndarray, out: np.ndarray, factor: float) -> np.uint
     largest = _0
     for i in range(out.size):
         value = half_value(halves[i]) * factor
-        largest = larger(largest, _abs_bits(value))
+        largest = larger(largest, abs_bits(value))
         out[i] = value
     return largest

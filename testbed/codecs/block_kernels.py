@@ -13,21 +13,25 @@ import numpy as np
 from numba import njit
 
 from testbed.codecs.kernels import (
+    DRAW_RANGE,
     INFINITY_BITS,
     SEGMENT,
     TRITS,
-    _abs_bits,
-    _choose_block,
-    _draw_block,
-    _unpack_block,
+    abs_bits,
+    choose_block,
+    draw_block,
+    kept_of,
+    unpack_block,
 )
 from testbed.codecs.lanes import F32, I64, U8, U32, bits_of, float_of, kernel, larger, read_only, writable
 
 BLOCK = TRITS * SEGMENT
 _NONE = np.uint32(0)
 _INFINITY = np.uint32(INFINITY_BITS)
-_DRAW_RANGE = 2.0**31 * (1 + 2.0**-22)  # see `testbed.codecs.ternary`
-_LOW, _HIGH = np.uint32(0x2B800000), np.uint32(0x5D800000)  # the bits of 2^-40 and 2^60: squares stay in range between
+LOW_BITS, HIGH_BITS = (
+    np.uint32(0x2B800000),
+    np.uint32(0x5D800000),
+)  # the bits of 2^-40 and 2^60: squares stay in range between
 
 
 @njit(inline="always")
@@ -39,8 +43,8 @@ def _moments(x: Any, n: int) -> Any:
         a, b, c, d, e = x0[j], x1[j], x2[j], x3[j], x4[j]
         total += np.float64(((a + b) + (c + d)) + e)
         squares += np.float64(((a * a + b * b) + (c * c + d * d)) + e * e)
-        high = larger(larger(_abs_bits(a), _abs_bits(b)), larger(_abs_bits(c), _abs_bits(d)))
-        largest = larger(largest, larger(high, _abs_bits(e)))
+        high = larger(larger(abs_bits(a), abs_bits(b)), larger(abs_bits(c), abs_bits(d)))
+        largest = larger(largest, larger(high, abs_bits(e)))
     return total, squares, largest
 
 
@@ -81,7 +85,7 @@ def block_draw(x: np.ndarray, out: np.ndarray, scales: np.ndarray, first: int, c
         total, squares, largest = _moments(part, n)
         finite = finite and largest < _INFINITY
         power = np.float32(1.0)
-        if largest != _NONE and (largest < _LOW or largest > _HIGH):  # measure again where squares are in range
+        if largest != _NONE and (largest < LOW_BITS or largest > HIGH_BITS):  # measure again where squares are in range
             power = _power(largest)
             scratch[: part.size] = part * power
             part = scratch[: part.size]
@@ -94,10 +98,10 @@ def block_draw(x: np.ndarray, out: np.ndarray, scales: np.ndarray, first: int, c
         if clip > 0 and variance > 1e-6 * mean_square:  # otherwise nothing but rounding is left of it
             limit = np.float32(min(clip * sqrt(variance), np.float64(top)))
         scales[k] = limit / power
-        inverse = np.float32(_DRAW_RANGE / np.float64(limit)) if limit > 0 else np.float32(0.0)
+        inverse = np.float32(DRAW_RANGE / np.float64(limit)) if limit > 0 else np.float32(0.0)
         # A draw at or above the scale succeeds anyway: clipping is implied.
         bytes_ = out[k * SEGMENT : k * SEGMENT + n]
-        _draw_block(part, bytes_, n, first + k * SEGMENT, inverse, inverse * limit, False, key)
+        draw_block(part, bytes_, n, first + k * SEGMENT, inverse, inverse * limit, False, key)
     return finite
 
 
@@ -108,21 +112,10 @@ def _add_block(x: Any, residual: Any, count: int) -> Any:
     for j in range(count):
         value = residual[j] + x[j]
         residual[j] = value
-        bits = _abs_bits(value)
+        bits = abs_bits(value)
         total += np.float64(float_of(bits))
         largest = larger(largest, bits)
     return total, largest
-
-
-@njit(inline="always")
-def _kept(x: Any, threshold: Any) -> Any:
-    count, total = 0, 0.0
-    for j in range(x.size):
-        size = float_of(_abs_bits(x[j]))
-        keep = size > threshold
-        count += keep
-        total += np.float64(size) if keep else 0.0
-    return count, total
 
 
 @njit(inline="always")
@@ -151,16 +144,16 @@ def block_feedback(x: np.ndarray, residual: np.ndarray, out: np.ndarray, scales:
         total, largest = _add_block(x[k * BLOCK : (k + 1) * BLOCK], rest, rest.size)
         finite = finite and largest < _INFINITY
         threshold = np.float32(0.7 * total / rest.size)
-        count, kept = _kept(rest, threshold)
+        count, kept = kept_of(rest, threshold)
         alpha = np.float32(kept / max(count, 1))
         scales[k] = alpha
         bytes_ = out[k * SEGMENT : k * SEGMENT + n]
         if rest.size == TRITS * n:
-            _choose_block(rest, bytes_, n, threshold)
+            choose_block(rest, bytes_, n, threshold)
         else:
             scratch[: rest.size] = rest
             scratch[rest.size : TRITS * n] = 0.0
-            _choose_block(scratch[: TRITS * n], bytes_, n, threshold)
+            choose_block(scratch[: TRITS * n], bytes_, n, threshold)
         _subtract_sent(rest, threshold, alpha)
     return finite
 
@@ -174,7 +167,7 @@ def block_unpack(packed: np.ndarray, out: np.ndarray, scales: np.ndarray) -> Non
         n = (part.size + TRITS - 1) // TRITS
         bytes_ = packed[k * SEGMENT : k * SEGMENT + n]
         if part.size == TRITS * n:
-            _unpack_block(bytes_, part, n, bits_of(scales[k]))
+            unpack_block(bytes_, part, n, bits_of(scales[k]))
         else:
-            _unpack_block(bytes_, scratch, n, bits_of(scales[k]))
+            unpack_block(bytes_, scratch, n, bits_of(scales[k]))
             part[:] = scratch[: part.size]

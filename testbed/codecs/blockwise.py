@@ -20,7 +20,6 @@ from testbed.codecs.base import (
     WireBuffers,
     beside,
     elements,
-    require_finite,
     room,
     stretches,
     to_device,
@@ -60,15 +59,14 @@ class BlockFormat(TritFormat):
         """Write 0, +scale or -scale of its block for each digit, the float layers as they came; see `Codec.decode`."""
         parts = self.check(buffers)
         vector, y = room(out, self.layout)
-        self.scatter_floats(parts.floats, y)
+        self.selection.scatter(parts.floats, y)
         for layer, run, blocks in zip(self.ternary, self.runs, self.blocks, strict=True):
             _unpack(parts.trits[run], y[layer.slice], parts.scales[blocks])
         return vector
 
     def _encode(self, x: Elements, code: Callable[[int, Layer, np.ndarray, np.ndarray], bool]) -> Buffers:
         """A message whose trits and scales `code` writes for each layer; it says whether the layer was finite."""
-        buffers = self.buffers(np.empty(self.scale_count, np.float32), x)
-        require_finite(buffers[1], self.floats)
+        buffers = self.buffers(self._pool.take(self.scale_count, np.float32), x)
         for position, (layer, run, blocks) in enumerate(zip(self.ternary, self.runs, self.blocks, strict=True)):
             if not code(position, layer, buffers[2][run], buffers[0][blocks]):
                 raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
@@ -150,7 +148,7 @@ class BlockThresholdTernary(BlockFormat):
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Ternarize and pack; no random numbers are drawn. CodecError names the layer that is not finite."""
-        return self.encode_with_feedback(vector, torch.zeros_like(vector))
+        return self.encode_with_feedback(vector, self._pool.take_like(vector).zero_())
 
     def encode_with_feedback(self, vector: torch.Tensor, residual: torch.Tensor, key: Key | None = None) -> Buffers:
         """Encode vector + residual, and leave in `residual` what was not sent: zero for float layers.

@@ -8,9 +8,11 @@ from math import sqrt
 import numpy as np
 import torch
 
-from testbed.codecs import sparse_kernels
-from testbed.codecs.base import Buffers, Key
-from testbed.codecs.sparse import Kept, SparseCodec, finite, gathered
+from testbed.codecs import kernels, sparse_kernels
+from testbed.codecs.base import Buffers, Elements, Key, beside, stretches
+from testbed.codecs.device import sparse as on_device
+from testbed.codecs.device.ternary import moments
+from testbed.codecs.sparse import Kept, SparseCodec, finite, gathered, put
 from testbed.codecs.threads import in_chunks
 from testbed.codecs.topk import VALUES, Largest, ValueKind
 from testbed.errors import CodecError
@@ -87,37 +89,52 @@ class DGC(SparseCodec):
         return max(0.25 ** ((epoch + 1) * LADDER / self.warmup_epochs), self.kept)
 
     def encode(self, vector: torch.Tensor, key: Key, memory: DGCMemory) -> Buffers:
-        """See `Remembering.encode`; an error in the vector leaves the memory as it was."""
+        """See `Remembering.encode`; an error in the vector leaves the memory as it was.
+
+        The memory goes to where the vector is, e.g. from a checkpoint to a GPU.
+        """
         x = finite(vector, self.layout)
-        v, u = memory.total.numpy(), memory.velocity.numpy()
-        self._accumulate(x, self._clipping(vector), u, v)
-        kept = self.kept_at(key.step)
+        memory.total, memory.velocity = memory.total.to(vector.device), memory.velocity.to(vector.device)
+        self._accumulate(x, self._clipping(x), memory)
+        v, kept = beside(memory.total, vector, self.layout), self.kept_at(key.step)
         places = self.largest.places(v, kept)
-        values = gathered(v, places)
+        values = gathered(v, places, self._pool.take)
         buffers = self.pack(Kept(places, values))
-        v[places] = values - self.sent(values, places)
-        if self.masking and u.size:
-            u[self._masked(places, kept)] = 0
+        values -= self.sent(values, places)
+        put(v, places, values)
+        if self.masking and self.momentum:
+            values.fill(0)
+            u = beside(memory.velocity, vector, self.layout)
+            for here in self._masked(places, kept):
+                put(u, places[here], values[here])
         return buffers
 
-    def _clipping(self, vector: torch.Tensor) -> np.float32:
+    def _clipping(self, x: Elements) -> np.float32:
         """The factor that clips the gradient (3.2, "local gradient clipping")."""
         if self.clip_norm is None:
             return np.float32(1)
-        norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
-        return np.float32(min(1.0, self.clip_norm / norm) if norm else 1.0)
+        if isinstance(x, torch.Tensor):
+            squares = moments(x)[1]
+        else:
+            parts = in_chunks(lambda start, stop: kernels.moments_wide(x[start:stop]), x.size)
+            squares = sum(part[1] for part in parts)
+        return np.float32(min(1.0, self.clip_norm / sqrt(squares)) if squares else 1.0)
 
-    def _accumulate(self, x: np.ndarray, factor: np.float32, u: np.ndarray, v: np.ndarray) -> None:
+    def _accumulate(self, x: Elements, factor: np.float32, memory: DGCMemory) -> None:
         momentum = np.float32(self.momentum)
+        if isinstance(x, torch.Tensor):
+            on_device.accumulate(x, factor, float(momentum), self.nesterov, memory.velocity, memory.total)
+            return
+        u, v = memory.velocity.numpy(), memory.total.numpy()
 
         def accumulate(start: int, stop: int) -> None:
-            velocity = u[start:stop] if self.momentum else np.empty(0, np.float32)
+            velocity = u[start:stop] if self.momentum else u
             sparse_kernels.accumulate(x[start:stop], factor, momentum, self.nesterov, velocity, v[start:stop])
 
         in_chunks(accumulate, x.size)
 
-    def _masked(self, places: np.ndarray, kept: float) -> np.ndarray:
-        """Those of the places whose layer holds something back."""
-        counts = self._counts(places)
-        sparse = [self.largest.wanted(layer, kept) < layer.size for layer in self.layout]
-        return places[np.repeat(np.array(sparse, np.bool_), counts)]
+    def _masked(self, places: np.ndarray, kept: float) -> list[slice]:
+        """Of the places, those of each layer that holds something back."""
+        parts = stretches(self._counts(places).tolist())
+        layers = zip(self.layout, parts, strict=True)
+        return [part for layer, part in layers if self.largest.wanted(layer, kept) < layer.size]

@@ -16,6 +16,7 @@ import numpy as np
 
 from testbed.codecs import elias_kernels, lanes
 from testbed.codecs.base import stretches
+from testbed.codecs.buffers import BufferPool
 from testbed.codecs.threads import CHUNK, in_chunks
 from testbed.errors import CodecError
 
@@ -35,6 +36,7 @@ class EliasStreams:
         self.levels = levels
         self._size = sum(sizes)
         self._layers = stretches(sizes)
+        self._pool = BufferPool()
         self._streams = [
             (name, slice(start, min(start + CHUNK, place.stop)))
             for name, place in zip(names, self._layers, strict=True)
@@ -43,11 +45,10 @@ class EliasStreams:
 
     def pack(self, raised: np.ndarray) -> np.ndarray:
         """Code raised levels (uint8 [sum of the sizes], each level plus s) layer by layer."""
-        streams: list[np.ndarray] = []
-        for place in self._layers:
-            streams += self._code_layer(raised[place])
+        streams = [stream for place in self._layers for stream in self._code_layer(raised[place])]
         lengths = np.array([stream.size for stream in streams], np.uint32)
-        return np.concatenate([lengths.view(np.uint8), *streams])
+        parts = [lengths.view(np.uint8), *streams]
+        return np.concatenate(parts, out=self._pool.take(sum(part.size for part in parts)))
 
     def unpack(self, buffer: Any) -> np.ndarray:
         """The inverse of `pack`.
@@ -63,7 +64,7 @@ class EliasStreams:
         places = stretches([head, *data[:head].copy().view(np.uint32).tolist()])[1:]
         if (places[-1].stop if places else 0) != data.size:
             raise CodecError(f"levels: {data.size} bytes are not those of the {len(self._streams)} streams")
-        raised = np.empty(self._size, np.uint8)
+        raised = self._pool.take(self._size)
         for (name, elements), place in zip(self._streams, places, strict=True):
             if not self._decode(data[place], raised[elements]):
                 raise CodecError(
@@ -72,20 +73,26 @@ class EliasStreams:
         return raised
 
     def _code_layer(self, raised: np.ndarray) -> list[np.ndarray]:
-        return in_chunks(lambda start, stop: self._code(raised[start:stop]), raised.size)
+        most = self._most_words(min(raised.size, CHUNK))
+        words = self._pool.take(most * -(-raised.size // CHUNK), np.uint64)
 
-    def _code(self, raised: np.ndarray) -> np.ndarray:
-        """One stream. Gaps of g take at most g + 1 bits, so an element takes no more than this allows for."""
-        most_bits = (2 * self.levels.bit_length() + 2) * raised.size + elias_kernels.MAX_CODE_BITS
-        words = np.empty(most_bits // 64 + 1, np.uint64)
-        bits = elias_kernels.elias_pack(raised, words, self.levels)
-        return words.view(np.uint8)[: -(-bits // 8)].copy()
+        def code(start: int, stop: int) -> np.ndarray:
+            here = words[start // CHUNK * most :][:most]
+            bits = elias_kernels.elias_pack(raised[start:stop], here, self.levels)
+            return here.view(np.uint8)[: -(-bits // 8)]
+
+        return in_chunks(code, raised.size)
+
+    def _most_words(self, size: int) -> int:
+        """Words of a stream of so many elements; a gap of g takes at most g + 1 bits, so none takes more than this."""
+        return ((2 * self.levels.bit_length() + 2) * size + elias_kernels.MAX_CODE_BITS) // 64 + 1
 
     def _decode(self, data: np.ndarray, raised: np.ndarray) -> bool:
         """Fill `raised` from one stream; False when it is not its code."""
         if data.size > 8 * raised.size + 8:  # no code is as long
             return False
-        words = np.zeros(data.size // 8 + 4, np.uint64)
+        words = self._pool.take(data.size // 8 + 4, np.uint64)
+        words[data.size // 8 :] = 0  # behind the stream, too, which windows reach past
         words.view(np.uint8)[: data.size] = data
         bits = elias_kernels.elias_unpack(words, 8 * data.size, raised, self.levels)
         return bits >= 0 and -(-bits // 8) == data.size and not (bits % 8 and data[-1] >> bits % 8)

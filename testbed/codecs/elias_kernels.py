@@ -14,15 +14,15 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from testbed.codecs.lanes import I64, U8, _unary, add, and_, kernel, or_, read_only, shl, shr, sub, writable
+from testbed.codecs.lanes import I64, U8, add, and_, kernel, or_, read_only, shl, shr, sub, unary, writable
 
 U64 = types.uint64
 _Z, _ONE, _SHORT, _SIX, _63, _64 = (np.uint64(n) for n in (0, 1, 2, 6, 63, 64))
 _LONGEST = np.uint64(24)  # zeros that a code may begin with: a gap is at most a chunk of elements, about 2^20
 MAX_CODE_BITS = 64  # of gap, sign and magnitude together: 2 * 20 + 1, 1, 13
 
-_zeros = _unary(U64, lambda builder, x: builder.cttz(x, ir.Constant(ir.IntType(1), 0)))  # below the lowest one
-_high_zeros = _unary(U64, lambda builder, x: builder.ctlz(x, ir.Constant(ir.IntType(1), 0)))
+_zeros = unary(U64, lambda builder, x: builder.cttz(x, ir.Constant(ir.IntType(1), 0)))  # below the lowest one
+_high_zeros = unary(U64, lambda builder, x: builder.ctlz(x, ir.Constant(ir.IntType(1), 0)))
 
 
 @njit(inline="always")

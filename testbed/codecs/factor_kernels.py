@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from testbed.codecs.lanes import F32, F64, I64, U8, U32, kernel, mul, read_only, shr, writable, xor
+from testbed.codecs.kernels import hashed
+from testbed.codecs.lanes import F32, F64, I64, U8, U32, kernel, read_only, shr, writable
 
-_8, _11, _14, _15, _17 = (np.uint32(n) for n in (8, 11, 14, 15, 17))
-_LARGEST = float(np.finfo(np.float32).max)
-_R1, _R2, _R3 = np.uint32(0xED5AD4BB), np.uint32(0xAC4C1B51), np.uint32(0x31848BAB)
+_8 = np.uint32(8)
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @kernel((read_only(F32), read_only(F32), writable(I64), writable(F64)))
@@ -41,15 +41,38 @@ def classify(x: np.ndarray, thresholds: np.ndarray, symbols: np.ndarray) -> None
         symbols[i] = 0 if value == 0 else above + 1
 
 
+@kernel((read_only(U8), read_only(F32), writable(F32)))
+def points_of(symbols: np.ndarray, points: np.ndarray, out: np.ndarray) -> None:
+    """Write the point of each symbol; there is one for every symbol."""
+    for i in range(symbols.size):
+        out[i] = points[symbols[i]]
+
+
+@kernel((read_only(U8), read_only(U8), writable(U8)))
+def gather_beside(symbols: np.ndarray, beside: np.ndarray, out: np.ndarray) -> int:
+    """Write the symbols at whose place `beside` is not 0; how many, or -1 where one elsewhere is not 0. All are [n]."""
+    count, lost = 0, False
+    for i in range(symbols.size):
+        out[count] = symbols[i]
+        count += beside[i] != 0
+        lost |= beside[i] == 0 and symbols[i] != 0
+    return -1 if lost else count
+
+
+@kernel((read_only(U8), read_only(U8), writable(U8)))
+def spread_beside(chosen: np.ndarray, beside: np.ndarray, out: np.ndarray) -> None:
+    """The inverse of `gather_beside`: as many symbols are chosen as there are places where `beside` is not 0."""
+    count = 0
+    for i in range(out.size):
+        there = beside[i] != 0
+        out[i] = chosen[count] if there else 0
+        count += there
+
+
 @njit(inline="always")
 def _dither(index: Any, key: Any) -> Any:
-    """Uniform over (-1/2, 1/2) in steps of 2^-24, by the hash `triple32` (Wellons 2018)."""
-    h = np.uint32(index)
-    h = xor(mul(xor(h, shr(h, _17)), _R1), key)
-    h = mul(xor(h, shr(h, _11)), _R2)
-    h = mul(xor(h, shr(h, _15)), _R3)
-    h = xor(h, shr(h, _14))
-    return (np.float64(shr(h, _8)) + 0.5) * 2.0**-24 - 0.5
+    """Uniform over (-1/2, 1/2) in steps of 2^-24."""
+    return (np.float64(shr(hashed(np.uint32(index), key), _8)) + 0.5) * 2.0**-24 - 0.5
 
 
 @kernel((read_only(F32), writable(U8), F64, I64, U32))
@@ -65,4 +88,4 @@ def undither(symbols: np.ndarray, out: np.ndarray, scale: float, levels: int, ke
     """Write scale * (index - u), see `dither`; what float32 cannot hold, as its largest number."""
     for i in range(symbols.size):
         value = scale * (np.float64(np.int64(symbols[i]) - levels) - _dither(i, key))
-        out[i] = min(max(value, -_LARGEST), _LARGEST)
+        out[i] = min(max(value, -LARGEST), LARGEST)

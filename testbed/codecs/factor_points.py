@@ -11,12 +11,14 @@ from statistics import NormalDist
 import numpy as np
 import torch
 
-from testbed.codecs import factor_kernels, kernels
+from testbed.codecs import factor_signals
+from testbed.codecs.base import Elements
 
+COLUMNS = 2048  # of a signal that are multiplied at a time
 _ROUNDS = 30  # of Lloyd's alternation at most; it stops by itself when no element changes its bin
 
 
-def lloyd_max(x: np.ndarray, levels: int) -> tuple[np.ndarray, np.ndarray]:
+def lloyd_max(x: Elements, levels: int) -> tuple[np.ndarray, np.ndarray]:
     """The quantizer of least squared error for the elements of x that are not zero (Lloyd 1982, Max 1960).
 
     It starts from the quantiles of the normal distribution that has their mean and deviation, and by turns takes
@@ -24,7 +26,7 @@ def lloyd_max(x: np.ndarray, levels: int) -> tuple[np.ndarray, np.ndarray]:
 
     Parameters
     ----------
-    x : float32 [n]
+    x : float32 [n], an array or a tensor elsewhere
     levels : K
 
     Returns
@@ -32,8 +34,8 @@ def lloyd_max(x: np.ndarray, levels: int) -> tuple[np.ndarray, np.ndarray]:
     thresholds : float32 [K - 1], ascending
     points : float32 [K], the bins' means; 0 for a bin without elements
     """
-    count = int(np.count_nonzero(x))
-    total, squares = kernels.moments_wide(x)
+    count = factor_signals.nonzero(x)
+    total, squares = factor_signals.sums(x)
     mean = total / max(count, 1)
     deviation = max(squares / max(count, 1) - mean * mean, 0.0) ** 0.5
     normal = NormalDist()
@@ -50,10 +52,9 @@ def lloyd_max(x: np.ndarray, levels: int) -> tuple[np.ndarray, np.ndarray]:
     return thresholds, means.astype(np.float32)
 
 
-def _bins(x: np.ndarray, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _bins(x: Elements, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How many elements each bin has, and their means."""
-    counts, sums = np.zeros(thresholds.size + 1, np.int64), np.zeros(thresholds.size + 1)
-    factor_kernels.bin_sums(x, thresholds, counts, sums)
+    counts, sums = factor_signals.bin_sums(x, thresholds)
     return counts, sums / np.maximum(counts, 1)
 
 
@@ -68,25 +69,27 @@ class Product:
 
     Parameters
     ----------
-    x, delta : float32 [L, n], [L, m]; magnitudes about 1
+    x, delta : float32 [L, n], [L, m], arrays or tensors elsewhere
     x_bins, delta_bins : uint8, of the same shapes: 0 for a zero, else the number of the bin, from 1
     levels : K
     one : what the 1 at the end of a row is in x's unit; 0: the layer has no bias
     bias_weight : lambda of eq. 6 in units of 1 / (elements of G)
+    units : x and delta are measured in these, e.g. in their largest magnitudes, so that no product is out of range
     """
 
     def __init__(
         self,
-        x: np.ndarray,
-        delta: np.ndarray,
-        x_bins: np.ndarray,
-        delta_bins: np.ndarray,
+        x: Elements,
+        delta: Elements,
+        x_bins: Elements,
+        delta_bins: Elements,
         levels: int,
         one: float,
         bias_weight: float,
+        units: tuple[float, float] = (1.0, 1.0),
     ) -> None:
-        x_gram, x_sums = _gram(x, x_bins, levels)
-        delta_gram, delta_sums = _gram(delta, delta_bins, levels)
+        x_gram, x_sums = _gram(x, x_bins, levels, units[0])
+        delta_gram, delta_sums = _gram(delta, delta_bins, levels, units[1])
         self.bias = one > 0
         if self.bias:
             x_gram, x_sums = _with_ones(x_gram, x_sums, one)
@@ -122,12 +125,26 @@ class Product:
         return np.append(alpha, 1.0) if self.bias else np.asarray(alpha)
 
 
-def _gram(x: np.ndarray, bins: np.ndarray, levels: int) -> tuple[np.ndarray, np.ndarray]:
-    """[K + 1, K + 1, L, L] products of x and its bins' indicators, and their rows' sums [K + 1, L]."""
-    parts = np.stack([x, *(bins == k for k in range(1, levels + 1))]).astype(np.float32)
-    rows = torch.from_numpy(parts.reshape(-1, x.shape[1]))
-    gram = (rows @ rows.T).numpy().reshape(levels + 1, len(x), levels + 1, len(x))
-    return gram.transpose(0, 2, 1, 3).astype(np.float64), parts.sum(2, dtype=np.float64)
+def _gram(x: Elements, bins: Elements, levels: int, unit: float) -> tuple[np.ndarray, np.ndarray]:
+    """[K + 1, K + 1, L, L] products of x / unit and its bins' indicators, and their rows' sums [K + 1, L].
+
+    A few columns at a time, so that the indicators take no more memory for a wider signal. Elsewhere than on the CPU
+    products are made in float64: those of float32 may have 10 bits there (TF32).
+    """
+    values, places = (part if isinstance(part, torch.Tensor) else torch.from_numpy(part) for part in (x, bins))
+    dtype = torch.float32 if values.device.type == "cpu" else torch.float64
+    length, width = values.shape
+    rows = (levels + 1) * length
+    gram = values.new_zeros((rows, rows), dtype=torch.float64)
+    sums = values.new_zeros((levels + 1, length), dtype=torch.float64)
+    for start in range(0, width, COLUMNS):
+        part, here = values[:, start : start + COLUMNS], places[:, start : start + COLUMNS]
+        parts = torch.stack([part.to(dtype) / unit, *((here == k).to(dtype) for k in range(1, levels + 1))])
+        sums += parts.sum(2, dtype=torch.float64)
+        flat = parts.view(rows, -1)
+        gram += flat @ flat.T
+    squares = gram.view(levels + 1, length, levels + 1, length).permute(0, 2, 1, 3)
+    return squares.cpu().numpy(), sums.cpu().numpy()
 
 
 def _with_ones(gram: np.ndarray, sums: np.ndarray, one: float) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,8 @@ In place of a layer's gradient Delta^T X / L its factors travel, the layer's inp
 
 The second form is for what ReLU does: where a layer's output is cut to zero, the next layer's X and this one's Delta
 are zero together (section 4). A bias adds nothing: its gradient is that of a further input that is always 1 (eq. 10).
+
+Factors on a GPU are quantized there; their symbols, a byte each, are coded and decoded on the CPU.
 """
 
 from __future__ import annotations
@@ -21,8 +23,20 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from testbed.codecs import factor_kernels, kernels, lanes
-from testbed.codecs.base import Buffers, Key, WireBuffers, expect, stretches, wire_array
+from testbed.codecs import factor_kernels, factor_signals, lanes
+from testbed.codecs.base import (
+    Buffers,
+    Elements,
+    Key,
+    WireBuffers,
+    all_finite,
+    expect,
+    largest_bits,
+    stretches,
+    to_host,
+    wire_array,
+)
+from testbed.codecs.buffers import BufferPool
 from testbed.codecs.entropy import pack_symbols, unpack_symbols
 from testbed.codecs.factor_points import Product, lloyd_max
 from testbed.errors import CodecError
@@ -35,7 +49,7 @@ class Signal(NamedTuple):
     """One quantized matrix."""
 
     points: np.ndarray  # float32 [points a signal]
-    symbols: np.ndarray  # uint8, the matrix's shape
+    symbols: Elements  # uint8, row by row
 
 
 class FactorCodec(ABC):
@@ -54,6 +68,7 @@ class FactorCodec(ABC):
         self.layers, self.samples = layout.linear, samples
         widths = [width for layer in self.layers for width in (layer.inputs, layer.outputs)]
         self._shapes = tuple((samples, width) for width in widths)
+        self._pool = BufferPool()
         self._names = tuple(f"layer {layer.weight.name}, {kind}" for layer in self.layers for kind in ("X", "Delta"))
 
     @abstractmethod
@@ -66,20 +81,34 @@ class FactorCodec(ABC):
         """
 
     @abstractmethod
-    def decode(self, buffers: WireBuffers, key: Key) -> list[Factors]:
-        """The factors as received; `key` is the one they were coded with. CodecError names what is malformed."""
+    def decode(self, buffers: WireBuffers, key: Key, device: torch.device | str = "cpu") -> list[Factors]:
+        """The factors as received, on `device`; CodecError names what is malformed.
 
-    def arrays(self, factors: Sequence[Factors]) -> list[np.ndarray]:
-        """X and Delta of the first layer, of the second, ..., checked; see `encode`."""
-        arrays = [part.detach().contiguous().numpy() for pair in factors for part in pair]
-        if len(arrays) != len(self._shapes):
-            raise CodecError(f"factors of {len(self.layers)} linear layers expected, found {len(arrays) // 2}")
-        for name, shape, array in zip(self._names, self._shapes, arrays, strict=True):
-            if array.shape != shape or array.dtype != np.float32:
-                raise CodecError(f"{name}: float32 {shape} expected, found {array.dtype} {array.shape}")
-            if kernels.largest_bits(array.reshape(-1)) >= kernels.INFINITY_BITS:
-                raise CodecError(f"{name}: NaN or infinity among its values")
-        return arrays
+        `key` is the one they were coded with.
+        """
+
+    def signals(self, factors: Sequence[Factors]) -> list[Elements]:
+        """X and Delta of the first layer, of the second, ..., where they are, checked; see `encode`."""
+        parts = [part.detach().contiguous() for pair in factors for part in pair]
+        if len(parts) != len(self._shapes):
+            raise CodecError(f"factors of {len(self.layers)} linear layers expected, found {len(parts) // 2}")
+        for name, shape, part in zip(self._names, self._shapes, parts, strict=True):
+            if part.shape != shape or part.dtype != torch.float32:
+                raise CodecError(f"{name}: float32 {shape} expected, found {part.dtype} {tuple(part.shape)}")
+        found = [part.numpy() if part.device.type == "cpu" else part for part in parts]
+        for name, signal in zip(self._names, found, strict=True):
+            self.require_finite(signal, name)
+        return found
+
+    def require_finite(self, signal: Elements, name: str) -> None:
+        """CodecError with `name` where a value is NaN or infinite."""
+        if not all_finite(signal.reshape(-1)):
+            raise CodecError(f"{name}: NaN or infinity among its values")
+
+    def pairs(self, signals: Sequence[torch.Tensor]) -> list[Factors]:
+        """The inverse of `signals`, for flat ones."""
+        shaped = [signal.view(shape) for signal, shape in zip(signals, self._shapes, strict=True)]
+        return list(zip(shaped[::2], shaped[1::2], strict=True))
 
 
 class Unquantized(FactorCodec):
@@ -87,18 +116,25 @@ class Unquantized(FactorCodec):
 
     buffers = 1
 
-    def encode(self, factors: Sequence[Factors], key: Key) -> Buffers:
-        return [np.concatenate([array.reshape(-1) for array in self.arrays(factors)] or [np.empty(0, np.float32)])]
+    def __init__(self, layout: Layout, samples: int) -> None:
+        super().__init__(layout, samples)
+        self._places = stretches(rows * width for rows, width in self._shapes)
+        self._size = sum(rows * width for rows, width in self._shapes)
 
-    def decode(self, buffers: WireBuffers, key: Key) -> list[Factors]:
+    def encode(self, factors: Sequence[Factors], key: Key) -> Buffers:
+        values = self._pool.take(self._size, np.float32)
+        for place, signal in zip(self._places, self.signals(factors), strict=True):
+            values[place] = to_host(signal).reshape(-1)
+        return [values]
+
+    def decode(self, buffers: WireBuffers, key: Key, device: torch.device | str = "cpu") -> list[Factors]:
         expect(buffers, ["factors"])
-        places = stretches(rows * width for rows, width in self._shapes)
-        values = wire_array(buffers[0], np.float32, places[-1].stop if places else 0, "factors").copy()
-        parts = [values[place].reshape(shape) for place, shape in zip(places, self._shapes, strict=True)]
-        for name, part in zip(self._names, parts, strict=True):
-            if not np.isfinite(part).all():
-                raise CodecError(f"{name}: NaN or infinity among its values")
-        return _pairs(parts)
+        values = wire_array(buffers[0], np.float32, self._size, "factors")
+        for name, place in zip(self._names, self._places, strict=True):
+            self.require_finite(values[place], name)
+        copy = self._pool.take(self._size, np.float32)
+        copy[:] = values
+        return self.pairs([torch.from_numpy(copy[place]).to(device) for place in self._places])
 
 
 class Quantizer(FactorCodec):
@@ -108,36 +144,40 @@ class Quantizer(FactorCodec):
     ----------
     points : float32 numbers in a message for each signal
     alphabet : a signal's symbols are below it
-    zero : the symbol that stands for zero, None where no symbol does
+    zeros : whether symbol 0 stands for zero; otherwise no symbol does
     """
 
     buffers = 3
 
-    def __init__(self, layout: Layout, samples: int, *, points: int, alphabet: int, zero: int | None) -> None:
+    def __init__(self, layout: Layout, samples: int, *, points: int, alphabet: int, zeros: bool) -> None:
         super().__init__(layout, samples)
-        self._points, self._alphabet, self._zero = points, alphabet, zero
+        self._points, self._alphabet, self._zeros = points, alphabet, zeros
 
     @abstractmethod
-    def quantize(self, layer: int, x: np.ndarray, delta: np.ndarray, key: Key) -> tuple[Signal, Signal]:
-        """Quantize the factors, all finite, of the linear layer of that number."""
+    def quantize(self, layer: int, x: Elements, delta: Elements, key: Key) -> tuple[Signal, Signal]:
+        """Quantize the factors [L, n] and [L, m], all finite, of the linear layer of that number."""
 
     @abstractmethod
-    def values(self, signal: int, quantized: Signal, key: Key) -> np.ndarray:
-        """The float32 values of the signal of that number (twice the layer's, and 1 for Delta)."""
+    def values(self, signal: int, quantized: Signal, key: Key) -> Elements:
+        """The float32 values, row by row, of the signal of that number (twice the layer's, and 1 for Delta)."""
 
     def encode(self, factors: Sequence[Factors], key: Key) -> Buffers:
-        arrays = self.arrays(factors)
+        parts = self.signals(factors)
         signals = [
             signal
             for layer in range(len(self.layers))
-            for signal in self.quantize(layer, arrays[2 * layer], arrays[2 * layer + 1], key)
+            for signal in self.quantize(layer, parts[2 * layer], parts[2 * layer + 1], key)
         ]
-        runs = [self._pack(number, signals) for number in range(len(signals))]
+        symbols = [to_host(signal.symbols) for signal in signals]
+        packed = [self._pack(number, symbols) for number in range(len(signals))]
         points = np.concatenate([signal.points for signal in signals] or [np.empty(0, np.float32)])
-        sizes = np.array([run.size for run in runs], "<u4")
-        return [points, sizes, np.concatenate(runs or [np.empty(0, np.uint8)])]
+        sizes = np.array([1 + run.size for _, run in packed], "<u4")
+        runs = self._pool.take(int(sizes.sum()))
+        for place, (form, run) in zip(stretches(sizes.tolist()), packed, strict=True):
+            runs[place.start], runs[place.start + 1 : place.stop] = form, run
+        return [points, sizes, runs]
 
-    def decode(self, buffers: WireBuffers, key: Key) -> list[Factors]:
+    def decode(self, buffers: WireBuffers, key: Key, device: torch.device | str = "cpu") -> list[Factors]:
         expect(buffers, ["points", "sizes", "runs"])
         count = len(self._shapes)
         points = wire_array(buffers[0], np.float32, count * self._points, "points").reshape(count, self._points)
@@ -150,35 +190,44 @@ class Quantizer(FactorCodec):
         symbols: list[np.ndarray] = [np.empty(0, np.uint8)] * count
         for number in (*range(0, count, 2), *range(1, count, 2)):  # a Delta may rest on the next layer's X
             symbols[number] = self._unpack(number, runs[places[number]], symbols)
-        values = [self.values(k, Signal(points[k], symbols[k]), key) for k in range(count)]
-        return _pairs(values)
+        return self.pairs([self._decoded(k, points[k], symbols[k], key, torch.device(device)) for k in range(count)])
 
-    def _support(self, number: int, symbols: Sequence[np.ndarray]) -> np.ndarray | None:
-        """Where the next layer's X is not zero, if signal `number` is a Delta and of the same width as that."""
+    def _decoded(
+        self, number: int, points: np.ndarray, symbols: np.ndarray, key: Key, device: torch.device
+    ) -> torch.Tensor:
+        there = symbols if device.type == "cpu" else torch.from_numpy(symbols).to(device)
+        values = self.values(number, Signal(points, there), key)
+        return values if isinstance(values, torch.Tensor) else torch.from_numpy(values)
+
+    def _beside(self, number: int, symbols: Sequence[np.ndarray]) -> np.ndarray | None:
+        """The next layer's X, if signal `number` is a Delta and of the same width as that, and zeros have a symbol."""
         following = number + 1
-        if self._zero is None or number % 2 == 0 or following == len(self._shapes):
+        if not self._zeros or number % 2 == 0 or following == len(self._shapes):
             return None
-        return symbols[following] != self._zero if self._shapes[number] == self._shapes[following] else None
+        return symbols[following] if self._shapes[number] == self._shapes[following] else None
 
-    def _pack(self, number: int, signals: Sequence[Signal]) -> np.ndarray:
-        symbols = signals[number].symbols
-        support = self._support(number, [signal.symbols for signal in signals])
-        form, chosen = EVERYWHERE, symbols.reshape(-1)
-        if support is not None and (symbols[~support] == self._zero).all():
-            form, chosen = WHERE_NEXT_IS_NOT_ZERO, symbols[support]
-        packed = pack_symbols(chosen, self._alphabet, self._names[number])
-        return np.concatenate([np.array([form], np.uint8), packed])
+    def _pack(self, number: int, symbols: Sequence[np.ndarray]) -> tuple[int, np.ndarray]:
+        """The form of a signal's run, and what follows that."""
+        form, chosen, beside = EVERYWHERE, symbols[number], self._beside(number, symbols)
+        if beside is not None:
+            room = self._pool.take(chosen.size)
+            count = factor_kernels.gather_beside(chosen, beside, room)
+            if count >= 0:
+                form, chosen = WHERE_NEXT_IS_NOT_ZERO, room[:count]
+        return form, pack_symbols(chosen, self._alphabet, self._names[number], self._pool.take)
 
     def _unpack(self, number: int, run: np.ndarray, symbols: Sequence[np.ndarray]) -> np.ndarray:
-        shape, name = self._shapes[number], self._names[number]
-        support = self._support(number, symbols)
+        (length, width), name = self._shapes[number], self._names[number]
+        beside = self._beside(number, symbols)
         form = int(run[0]) if run.size else None
         if form == EVERYWHERE:
-            return unpack_symbols(run[1:], shape[0] * shape[1], self._alphabet, name).reshape(shape)
-        if form != WHERE_NEXT_IS_NOT_ZERO or support is None:
+            return unpack_symbols(run[1:], length * width, self._alphabet, name, self._pool.take)
+        if form != WHERE_NEXT_IS_NOT_ZERO or beside is None:
             raise CodecError(f"{name}: a run of the unknown form {form}")
-        found = np.full(shape, self._zero, np.uint8)
-        found[support] = unpack_symbols(run[1:], int(np.count_nonzero(support)), self._alphabet, name)
+        count = int(np.count_nonzero(beside))
+        chosen = unpack_symbols(run[1:], count, self._alphabet, name, self._pool.take)
+        found = self._pool.take(length * width)
+        factor_kernels.spread_beside(chosen, beside, found)
         return found
 
 
@@ -200,24 +249,22 @@ class LloydMax(Quantizer):
     def __init__(self, layout: Layout, samples: int, levels: int = 2, zero_beside: bool = False) -> None:
         if not 2 <= levels <= 16:
             raise CodecError(f"a quantizer of factors has 2 to 16 levels, not {levels}")
-        super().__init__(layout, samples, points=levels, alphabet=levels + 1, zero=0)
+        super().__init__(layout, samples, points=levels, alphabet=levels + 1, zeros=True)
         self.levels, self.zero_beside = levels, zero_beside
 
-    def quantize(self, layer: int, x: np.ndarray, delta: np.ndarray, key: Key) -> tuple[Signal, Signal]:
-        return self._nearest(x), self._nearest(delta)
+    def quantize(self, layer: int, x: Elements, delta: Elements, key: Key) -> tuple[Signal, Signal]:
+        return self._nearest(x.reshape(-1)), self._nearest(delta.reshape(-1))
 
-    def _nearest(self, x: np.ndarray) -> Signal:
-        flat = x.reshape(-1)
-        zeros = flat.size - np.count_nonzero(flat)
-        one_sided = flat.size > 0 and (flat.min() >= 0 or flat.max() <= 0)
-        shared = one_sided and not self.zero_beside and 4 * self.levels * zeros >= flat.size
-        thresholds, points = lloyd_max(flat, self.levels - 1 if shared else self.levels)
-        symbols = np.empty(flat.size, np.uint8)
-        factor_kernels.classify(flat, thresholds, symbols)
-        return Signal(np.append(points, np.zeros(self.levels - points.size, np.float32)), symbols.reshape(x.shape))
+    def _nearest(self, x: Elements) -> Signal:
+        zeros = len(x) - factor_signals.nonzero(x)
+        low, high = factor_signals.extremes(x) if len(x) else (-1.0, 1.0)
+        shared = (low >= 0 or high <= 0) and not self.zero_beside and 4 * self.levels * zeros >= len(x)
+        thresholds, points = lloyd_max(x, self.levels - 1 if shared else self.levels)
+        symbols = factor_signals.classify(x, thresholds, self._pool)
+        return Signal(np.append(points, np.zeros(self.levels - points.size, np.float32)), symbols)
 
-    def values(self, signal: int, quantized: Signal, key: Key) -> np.ndarray:
-        return np.append(np.float32(0), quantized.points)[quantized.symbols]
+    def values(self, signal: int, quantized: Signal, key: Key) -> Elements:
+        return factor_signals.points_of(quantized.symbols, np.append(np.float32(0), quantized.points), self._pool)
 
 
 class MinimumError(LloydMax):
@@ -242,20 +289,21 @@ class MinimumError(LloydMax):
         super().__init__(layout, samples, levels, zero_beside)
         self.rounds, self.bias_weight = rounds, bias_weight
 
-    def quantize(self, layer: int, x: np.ndarray, delta: np.ndarray, key: Key) -> tuple[Signal, Signal]:
-        inputs, backward = self._nearest(x), self._nearest(delta)
-        x_size, delta_size = (float(np.abs(part).max(initial=0)) for part in (x, delta))
+    def quantize(self, layer: int, x: Elements, delta: Elements, key: Key) -> tuple[Signal, Signal]:
+        inputs, backward = super().quantize(layer, x, delta, key)
+        x_size, delta_size = float(_largest(x)), float(_largest(delta))
         if x_size == 0 or delta_size == 0:
             return inputs, backward
         one = 1 / x_size if self.layers[layer].bias is not None else 0.0
         product = Product(
-            x / np.float32(x_size),
-            delta / np.float32(delta_size),
-            inputs.symbols,
-            backward.symbols,
+            x,
+            delta,
+            inputs.symbols.reshape(x.shape),
+            backward.symbols.reshape(delta.shape),
             self.levels,
             one,
             self.bias_weight,
+            (x_size, delta_size),
         )
         alpha = inputs.points.astype(np.float64) / x_size
         for _ in range(self.rounds):
@@ -280,36 +328,31 @@ class Dithered(Quantizer):
     def __init__(self, layout: Layout, samples: int, levels: int = 1) -> None:
         if not 1 <= levels <= 127:
             raise CodecError(f"a dithered quantizer has 1 to 127 levels on each side of zero, not {levels}")
-        super().__init__(layout, samples, points=1, alphabet=2 * levels + 1, zero=None)
+        super().__init__(layout, samples, points=1, alphabet=2 * levels + 1, zeros=False)
         self.levels = levels
 
-    def quantize(self, layer: int, x: np.ndarray, delta: np.ndarray, key: Key) -> tuple[Signal, Signal]:
+    def quantize(self, layer: int, x: Elements, delta: Elements, key: Key) -> tuple[Signal, Signal]:
         return self._dithered(2 * layer, x, key), self._dithered(2 * layer + 1, delta, key)
 
-    def _dithered(self, signal: int, x: np.ndarray, key: Key) -> Signal:
-        largest = np.abs(x).max(initial=0)
-        symbols = np.full(x.size, self.levels, np.uint8)
-        if largest > 0:
-            scale, drawn = float(largest) / self.levels, np.uint32(key.layer(signal))
-            factor_kernels.dither(x.reshape(-1), symbols, scale, self.levels, drawn)
-        return Signal(np.array([largest], np.float32), symbols.reshape(x.shape))
+    def _dithered(self, signal: int, x: Elements, key: Key) -> Signal:
+        largest = _largest(x)
+        scale = float(largest) / self.levels or 1.0  # of zeros alone any makes bin 0
+        symbols = factor_signals.dither(x.reshape(-1), scale, self.levels, np.uint32(key.layer(signal)), self._pool)
+        return Signal(np.array([largest], np.float32), symbols)
 
-    def values(self, signal: int, quantized: Signal, key: Key) -> np.ndarray:
+    def values(self, signal: int, quantized: Signal, key: Key) -> Elements:
         scale, drawn = float(quantized.points[0]) / self.levels, np.uint32(key.layer(signal))
-        out = np.empty(quantized.symbols.size, np.float32)
-        factor_kernels.undither(quantized.symbols.reshape(-1), out, scale, self.levels, drawn)
-        return out.reshape(quantized.symbols.shape)
+        return factor_signals.undither(quantized.symbols, scale, self.levels, drawn, self._pool)
+
+
+def _largest(x: Elements) -> np.float32:
+    """The largest magnitude, 0 of nothing."""
+    return np.uint32(largest_bits(x.reshape(-1))).view(np.float32)
 
 
 def _float32(points: np.ndarray) -> np.ndarray:
     largest = np.finfo(np.float32).max
     return points.clip(-largest, largest).astype(np.float32)
-
-
-def _pairs(parts: Sequence[np.ndarray]) -> list[Factors]:
-    """(X, Delta) of each layer."""
-    tensors = [torch.from_numpy(part) for part in parts]
-    return list(zip(tensors[::2], tensors[1::2], strict=True))
 
 
 def multiply(layout: Layout, workers: Sequence[Sequence[Factors]], out: torch.Tensor) -> None:

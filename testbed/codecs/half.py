@@ -28,13 +28,14 @@ from testbed.codecs.base import (
     WireBuffers,
     elements,
     expect,
+    largest_bits,
     room,
     to_device,
     to_host,
     wire_array,
 )
+from testbed.codecs.buffers import BufferPool
 from testbed.codecs.device import planes as on_device
-from testbed.codecs.device.planar import largest_bits
 from testbed.codecs.threads import in_chunks
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
@@ -62,12 +63,13 @@ class Half:
         lanes.warm_up()
         self.layout = layout
         self.nbytes = len(layout) + 2 * layout.size
+        self._pool = BufferPool()
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Scale and round to nearest, ties to even; CodecError names the layer that holds NaN or infinity."""
         x = elements(vector, self.layout)
         shifts = [_shift(layer, x[layer.slice]) for layer in self.layout]
-        halves = np.empty(self.layout.size, np.uint16)
+        halves = self._pool.take(self.layout.size, np.uint16)
         for layer, shift in zip(self.layout, shifts, strict=True):
             _pack(x[layer.slice], halves[layer.slice], shift)
         return [np.array([shift + _OFFSET for shift in shifts], np.uint8), halves.view(np.uint8)]
@@ -91,18 +93,11 @@ class Half:
 
 def _shift(layer: Layer, x: Elements) -> int:
     """The exponent of the power of two that a layer is multiplied by."""
-    bits = _largest_bits(x)
+    bits = largest_bits(x)
     if bits >= kernels.INFINITY_BITS:
         raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
     _, exponent = math.frexp(np.uint32(bits).view(np.float32))
     return min(_TOP - exponent, _LARGEST_SHIFT) if bits else 0
-
-
-def _largest_bits(x: Elements) -> int:
-    """The bits of the largest magnitude of a layer."""
-    if isinstance(x, torch.Tensor):
-        return largest_bits(x)
-    return int(max(in_chunks(lambda start, stop: kernels.largest_bits(x[start:stop]), x.size), default=0))
 
 
 def _pack(x: Elements, halves: np.ndarray, shift: int) -> None:

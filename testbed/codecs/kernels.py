@@ -51,19 +51,23 @@ SEGMENT = 1024  # elements of one segment of a full planar block
 TRITS = 5  # base-3 digits in a byte: 3^5 = 243 <= 256
 MAX_TRIT_BYTE = 3**TRITS - 1
 INFINITY_BITS = 0x7F800000  # of a float32; finite magnitudes have less, NaNs more
+# A draw compares 31 random bits with |x| * 2^31 / scale. The factor is 2^-22 too large so that rounding never
+# lets an element as large as the scale become zero; it is the only bias, 2.4e-7 of an element's own value.
+DRAW_RANGE = 2.0**31 * (1 + 2.0**-22)
 
 _1, _9, _14, _15, _16, _11, _17, _31 = (np.uint32(n) for n in (1, 9, 14, 15, 16, 11, 17, 31))
 _ABS, _SIGN, _NONE = np.uint32(0x7FFFFFFF), np.uint32(0x80000000), np.uint32(0)
 _W0, _W1, _W2, _W3, _W4 = (np.uint32(3**i) for i in range(TRITS))
 # Rounds of `triple32` (C. Wellons, "Prospecting for hash functions", 2018).
-_R1, _R2, _R3 = np.uint32(0xED5AD4BB), np.uint32(0xAC4C1B51), np.uint32(0x31848BAB)
+R1, R2, R3 = np.uint32(0xED5AD4BB), np.uint32(0xAC4C1B51), np.uint32(0x31848BAB)
 
 
 # --- statistics ------------------------------------------------------------------------------------------------
 
 
 @njit(inline="always")
-def _abs_bits(x: Any) -> Any:
+def abs_bits(x: Any) -> Any:
+    """The bits of |x|: they order magnitudes as numbers do, infinity and NaN above all others."""
     return and_(bits_of(x), _ABS)
 
 
@@ -72,7 +76,7 @@ def largest_bits(x: np.ndarray) -> np.uint32:
     """Return the bits of the largest magnitude; a NaN's or an infinity's are `INFINITY_BITS` or more."""
     largest = _NONE
     for i in range(x.size):
-        largest = larger(largest, _abs_bits(x[i]))
+        largest = larger(largest, abs_bits(x[i]))
     return largest
 
 
@@ -85,8 +89,8 @@ def _moments_block(x: Any, n: int) -> Any:
         a, b, c, d, e, f, g, h = x0[j], x1[j], x2[j], x3[j], x4[j], x5[j], x6[j], x7[j]
         total += np.float64(((a + b) + (c + d)) + ((e + f) + (g + h)))
         squares += np.float64(((a * a + b * b) + (c * c + d * d)) + ((e * e + f * f) + (g * g + h * h)))
-        low = larger(larger(_abs_bits(a), _abs_bits(b)), larger(_abs_bits(c), _abs_bits(d)))
-        high = larger(larger(_abs_bits(e), _abs_bits(f)), larger(_abs_bits(g), _abs_bits(h)))
+        low = larger(larger(abs_bits(a), abs_bits(b)), larger(abs_bits(c), abs_bits(d)))
+        high = larger(larger(abs_bits(e), abs_bits(f)), larger(abs_bits(g), abs_bits(h)))
         largest = larger(largest, larger(low, high))
     return total, squares, largest
 
@@ -108,7 +112,7 @@ def moments(x: np.ndarray) -> tuple[float, float, np.uint32]:
         value = np.float64(x[i])
         total += value
         squares += value * value
-        largest = larger(largest, _abs_bits(x[i]))
+        largest = larger(largest, abs_bits(x[i]))
     return total, squares, largest
 
 
@@ -128,22 +132,28 @@ def magnitude(x: np.ndarray) -> tuple[float, np.uint32]:
     """Return (sum of |x|, bits of the largest magnitude)."""
     total, largest = 0.0, _NONE
     for i in range(x.size):
-        bits = _abs_bits(x[i])
+        bits = abs_bits(x[i])
         total += np.float64(float_of(bits))
         largest = larger(largest, bits)
     return total, largest
 
 
-@kernel((read_only(F32), F32), fastmath={"reassoc"})
-def kept(x: np.ndarray, threshold: float) -> tuple[int, float]:
-    """Return (how many, sum of |x|) over the elements with |x| > threshold."""
+@njit(inline="always")
+def kept_of(x: Any, threshold: Any) -> Any:
+    """See `kept`."""
     count, total = 0, 0.0
     for i in range(x.size):
-        size = float_of(_abs_bits(x[i]))
+        size = float_of(abs_bits(x[i]))
         keep = size > threshold
         count += keep
         total += np.float64(size) if keep else 0.0
     return count, total
+
+
+@kernel((read_only(F32), F32), fastmath={"reassoc"})
+def kept(x: np.ndarray, threshold: float) -> tuple[int, float]:
+    """Return (how many, sum of |x|) over the elements with |x| > threshold."""
+    return kept_of(x, threshold)
 
 
 @kernel((read_only(F32), read_only(F32), F32), fastmath={"reassoc", "contract"})
@@ -151,7 +161,7 @@ def kept_weighted(x: np.ndarray, weight: np.ndarray, threshold: float) -> tuple[
     """Return (how many, sum of weight*|x|, sum of weight) over the elements with |x| > threshold."""
     count, total, mass = 0, 0.0, 0.0
     for i in range(x.size):
-        size = float_of(_abs_bits(x[i]))
+        size = float_of(abs_bits(x[i]))
         keep = size > threshold
         count += keep
         factor = np.float64(weight[i]) if keep else 0.0
@@ -164,14 +174,14 @@ def kept_weighted(x: np.ndarray, weight: np.ndarray, threshold: float) -> tuple[
 
 
 @njit(inline="always")
-def _hash(counter: Any, key: Any) -> Any:
+def hashed(counter: Any, key: Any) -> Any:
     """32 random bits for a counter; the key enters after the first round (added, it would only shift the stream)."""
     h = xor(counter, shr(counter, _17))
-    h = xor(mul(h, _R1), key)
+    h = xor(mul(h, R1), key)
     h = xor(h, shr(h, _11))
-    h = mul(h, _R2)
+    h = mul(h, R2)
     h = xor(h, shr(h, _15))
-    h = mul(h, _R3)
+    h = mul(h, R3)
     return xor(h, shr(h, _14))
 
 
@@ -199,17 +209,17 @@ def _draw(value: Any, h: Any, inverse: Any, limit: Any, clip: Any, weight: Any) 
 
 
 @njit(inline="always")
-def _draw_block(x: Any, out: Any, n: int, first: int, inverse: Any, limit: Any, clip: Any, key: Any) -> None:
+def draw_block(x: Any, out: Any, n: int, first: int, inverse: Any, limit: Any, clip: Any, key: Any) -> None:
     """Ternarize and pack 5 segments of n elements into n bytes, the first of which is byte `first` of its run."""
     x0, x1, x2, x3, x4 = x[:n], x[n : 2 * n], x[2 * n : 3 * n], x[3 * n : 4 * n], x[4 * n : 5 * n]
     for j in range(n):
-        h = _hash(add(np.uint32(first), np.uint32(j)), key)
+        h = hashed(add(np.uint32(first), np.uint32(j)), key)
         byte = _draw(x0[j], h, inverse, limit, clip, _W0)
         byte = add(byte, _draw(x1[j], _swap(h), inverse, limit, clip, _W1))
-        h = _rehash(h, _R1)
+        h = _rehash(h, R1)
         byte = add(byte, _draw(x2[j], h, inverse, limit, clip, _W2))
         byte = add(byte, _draw(x3[j], _swap(h), inverse, limit, clip, _W3))
-        h = _rehash(h, _R2)
+        h = _rehash(h, R2)
         byte = add(byte, _draw(x4[j], h, inverse, limit, clip, _W4))
         out[j] = low_byte(byte)
 
@@ -232,13 +242,13 @@ def ternary_pack(
     blocks = x.size // full
     for k in range(blocks):
         part, bytes_ = x[k * full : (k + 1) * full], out[k * SEGMENT : (k + 1) * SEGMENT]
-        _draw_block(part, bytes_, SEGMENT, first + k * SEGMENT, inverse, limit, clip, key)
+        draw_block(part, bytes_, SEGMENT, first + k * SEGMENT, inverse, limit, clip, key)
     rest = x.size - blocks * full
     if rest:
         n = (rest + TRITS - 1) // TRITS
         padded = np.zeros(TRITS * n, np.float32)  # a zero is coded as zero whatever is drawn
         padded[:rest] = x[blocks * full :]
-        _draw_block(padded, out[blocks * SEGMENT :], n, first + blocks * SEGMENT, inverse, limit, clip, key)
+        draw_block(padded, out[blocks * SEGMENT :], n, first + blocks * SEGMENT, inverse, limit, clip, key)
 
 
 @njit(inline="always")
@@ -248,7 +258,7 @@ def _choose(value: Any, threshold: Any, weight: Any) -> Any:
 
 
 @njit(inline="always")
-def _choose_block(x: Any, out: Any, n: int, threshold: Any) -> None:
+def choose_block(x: Any, out: Any, n: int, threshold: Any) -> None:
     x0, x1, x2, x3, x4 = x[:n], x[n : 2 * n], x[2 * n : 3 * n], x[3 * n : 4 * n], x[4 * n : 5 * n]
     for j in range(n):
         low = add(_choose(x0[j], threshold, _W0), _choose(x1[j], threshold, _W1))
@@ -263,13 +273,13 @@ def threshold_pack(x: np.ndarray, out: np.ndarray, threshold: float) -> None:
     blocks = x.size // full
     for k in range(blocks):
         part, bytes_ = x[k * full : (k + 1) * full], out[k * SEGMENT : (k + 1) * SEGMENT]
-        _choose_block(part, bytes_, SEGMENT, threshold)
+        choose_block(part, bytes_, SEGMENT, threshold)
     rest = x.size - blocks * full
     if rest:
         n = (rest + TRITS - 1) // TRITS
         padded = np.zeros(TRITS * n, np.float32)
         padded[:rest] = x[blocks * full :]
-        _choose_block(padded, out[blocks * SEGMENT :], n, threshold)
+        choose_block(padded, out[blocks * SEGMENT :], n, threshold)
 
 
 # --- ternary, the other way --------------------------------------------------------------------------------------
@@ -291,7 +301,7 @@ def _value(digit: Any, scale: Any) -> Any:
 
 
 @njit(inline="always")
-def _unpack_block(packed: Any, out: Any, n: int, scale: Any) -> None:
+def unpack_block(packed: Any, out: Any, n: int, scale: Any) -> None:
     y0, y1, y2, y3, y4 = out[:n], out[n : 2 * n], out[2 * n : 3 * n], out[3 * n : 4 * n], out[4 * n : 5 * n]
     for j in range(n):
         a = np.uint32(packed[j])
@@ -313,10 +323,10 @@ def ternary_unpack(packed: np.ndarray, out: np.ndarray, scale: float) -> None:
     blocks = out.size // full
     for k in range(blocks):
         bytes_ = packed[k * SEGMENT : (k + 1) * SEGMENT]
-        _unpack_block(bytes_, out[k * full : (k + 1) * full], SEGMENT, bits)
+        unpack_block(bytes_, out[k * full : (k + 1) * full], SEGMENT, bits)
     rest = out.size - blocks * full
     if rest:
         n = (rest + TRITS - 1) // TRITS
         padded = np.empty(TRITS * n, np.float32)
-        _unpack_block(packed[blocks * SEGMENT :], padded, n, bits)
+        unpack_block(packed[blocks * SEGMENT :], padded, n, bits)
         out[blocks * full :] = padded[:rest]

@@ -103,7 +103,7 @@ add, sub, mul, and_, or_, xor = (_binary(name) for name in ("add", "sub", "mul",
 shl, shr = _binary("shl"), _binary("lshr")
 
 
-def _unary(result: types.Type, build: Callable[[Any, Any], Any]) -> Any:
+def unary(result: types.Type, build: Callable[[Any, Any], Any]) -> Any:
     @_intrinsic
     def operator(typing_context: Any, a: Any) -> Any:
         return result(a), lambda context, builder, signature, args: build(builder, args[0])
@@ -111,10 +111,10 @@ def _unary(result: types.Type, build: Callable[[Any, Any], Any]) -> Any:
     return operator
 
 
-bits_of = _unary(U32, lambda builder, x: builder.bitcast(x, ir.IntType(32)))  # a float32's bits
-float_of = _unary(F32, lambda builder, x: builder.bitcast(x, ir.FloatType()))  # the float32 with these bits
-to_float = _unary(F32, lambda builder, x: builder.sitofp(x, ir.FloatType()))  # 31-bit integer, rounded
-low_byte = _unary(U8, lambda builder, x: builder.trunc(x, ir.IntType(8)))
+bits_of = unary(U32, lambda builder, x: builder.bitcast(x, ir.IntType(32)))  # a float32's bits
+float_of = unary(F32, lambda builder, x: builder.bitcast(x, ir.FloatType()))  # the float32 with these bits
+to_float = unary(F32, lambda builder, x: builder.sitofp(x, ir.FloatType()))  # 31-bit integer, rounded
+low_byte = unary(U8, lambda builder, x: builder.trunc(x, ir.IntType(8)))
 
 
 @_intrinsic

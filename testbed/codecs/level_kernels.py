@@ -82,7 +82,7 @@ def ternary_add(packed: np.ndarray, levels: np.ndarray) -> None:
 
 
 @njit(inline="always")
-def _pack_block(levels: Any, out: Any, n: int, bits: int) -> None:
+def pack_planes(levels: Any, out: Any, n: int, bits: int) -> None:
     v0, v1, v2, v3 = levels[:n], levels[n : 2 * n], levels[2 * n : 3 * n], levels[3 * n : 4 * n]
     v4, v5, v6, v7 = levels[4 * n : 5 * n], levels[5 * n : 6 * n], levels[6 * n : 7 * n], levels[7 * n : 8 * n]
     for k in range(bits):
@@ -104,17 +104,17 @@ def levels_pack(levels: np.ndarray, out: np.ndarray, bits: int) -> None:
     blocks = levels.size // full
     for i in range(blocks):
         block = out[i * bits * SEGMENT : (i + 1) * bits * SEGMENT]
-        _pack_block(levels[i * full : (i + 1) * full], block, SEGMENT, bits)
+        pack_planes(levels[i * full : (i + 1) * full], block, SEGMENT, bits)
     rest = levels.size - blocks * full
     if rest:
         n = (rest + PLANES - 1) // PLANES
         padded = np.zeros(PLANES * n, levels.dtype)
         padded[:rest] = levels[blocks * full :]
-        _pack_block(padded, out[blocks * bits * SEGMENT :], n, bits)
+        pack_planes(padded, out[blocks * bits * SEGMENT :], n, bits)
 
 
 @njit(inline="always")
-def _unpack_block(packed: Any, levels: Any, n: int, bits: int) -> None:
+def unpack_planes(packed: Any, levels: Any, n: int, bits: int) -> None:
     for s in range(PLANES):
         segment = levels[s * n : (s + 1) * n]
         segment[:] = 0
@@ -131,12 +131,12 @@ def levels_unpack(packed: np.ndarray, levels: np.ndarray, bits: int) -> None:
     blocks = levels.size // full
     for i in range(blocks):
         block = packed[i * bits * SEGMENT : (i + 1) * bits * SEGMENT]
-        _unpack_block(block, levels[i * full : (i + 1) * full], SEGMENT, bits)
+        unpack_planes(block, levels[i * full : (i + 1) * full], SEGMENT, bits)
     rest = levels.size - blocks * full
     if rest:
         n = (rest + PLANES - 1) // PLANES
         padded = np.empty(PLANES * n, levels.dtype)
-        _unpack_block(packed[blocks * bits * SEGMENT :], padded, n, bits)
+        unpack_planes(packed[blocks * bits * SEGMENT :], padded, n, bits)
         levels[blocks * full :] = padded[:rest]
 
 

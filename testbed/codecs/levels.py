@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from testbed.codecs.base import (
     to_device,
     wire_array,
 )
+from testbed.codecs.buffers import BufferPool
 from testbed.codecs.device import planes as on_device
 from testbed.codecs.ternary import Ternary
 from testbed.codecs.threads import CHUNK, in_chunks
@@ -81,6 +83,7 @@ class LevelSum:
         self._stretches, self._runs = stretches(sizes), stretches(lengths)
         self._level_count, self._level_bytes = sum(sizes), sum(lengths)
         self.nbytes = 4 * messages.scale_count + 4 * messages.float_size + self._level_bytes
+        self._pool = BufferPool()
 
     def sum(self, messages: Iterable[WireBuffers]) -> Levels:
         """Add ternary messages; the float layers in float32, in the order given.
@@ -102,13 +105,13 @@ class LevelSum:
         total: Levels | None = None
         for part in sums:
             total = self._accumulate(total, part.count, part.scales, part.floats)
-            np.add(total.raised, part.raised.astype(self._dtype, copy=False), out=total.raised)
+            np.add(total.raised, part.raised, out=total.raised)
         return _at_least_one(total)
 
     def _accumulate(self, total: Levels | None, count: int, scales: np.ndarray, floats: np.ndarray) -> Levels:
         """Count `count` messages more and add their float layers; the levels are for the caller to add."""
         if total is None:
-            total = Levels(0, scales.copy(), np.zeros_like(floats), np.zeros(self._level_count, self._dtype))
+            total = Levels(0, scales.copy(), self._zeros(floats.size, np.float32), self._zeros(self._level_count))
         if total.count + count > self.workers:
             raise CodecError(f"more than {self.workers} messages for a sum over {self.workers} workers")
         different = total.scales != scales
@@ -119,22 +122,36 @@ class LevelSum:
             np.add(total.floats, floats, out=total.floats)
         return replace(total, count=total.count + count)
 
+    def _zeros(self, count: int, dtype: Any = None) -> np.ndarray:
+        """Of the type of levels, unless another is given."""
+        array = self._pool.take(count, dtype or self._dtype)
+        array.fill(0)
+        return array
+
+    def _copy(self, values: np.ndarray) -> np.ndarray:
+        copy = self._pool.take(values.size, values.dtype)
+        copy[:] = values
+        return copy
+
+    def _mean(self, floats: np.ndarray, count: int) -> np.ndarray:
+        return np.divide(floats, np.float32(count), out=self._pool.take(floats.size, np.float32))
+
     def encode(self, levels: Levels) -> Buffers:
         """Pack a complete sum; CodecError when it is not over all `workers`, or its float layers overflowed."""
         self._require_complete(levels)
-        packed = np.empty(self._level_bytes, np.uint8)
+        packed = self._pool.take(self._level_bytes)
         for run, stretch in zip(self._runs, self._stretches, strict=True):
             self._pack(levels.raised[stretch], packed[run])
-        return [levels.scales.copy(), levels.floats.copy(), packed]
+        return [levels.scales.copy(), self._copy(levels.floats), packed]
 
     def unpack(self, buffers: WireBuffers) -> Levels:
         """The inverse of `encode`; CodecError names what is wrong: a count, a size, a scale, a level."""
         scales, floats, packed = self._check(buffers)
-        raised = np.empty(self._level_count, self._dtype)
+        raised = self._pool.take(self._level_count, self._dtype)
         for layer, run, stretch in zip(self._format.ternary, self._runs, self._stretches, strict=True):
             self._unpack(packed[run], raised[stretch])
             self._check_levels(layer, int(raised[stretch].max(initial=0)))
-        return Levels(self.workers, scales.copy(), floats.copy(), raised)
+        return Levels(self.workers, scales.copy(), self._copy(floats), raised)
 
     def _check(self, buffers: WireBuffers) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """View a message from the wire: scales, float layers, packed levels."""
@@ -156,7 +173,7 @@ class LevelSum:
         if not isinstance(y, torch.Tensor):
             return self.mean(self.unpack(buffers), vector)
         scales, floats, packed = self._check(buffers)
-        self._format.scatter_floats(floats / np.float32(self.workers), y)
+        self._format.selection.scatter(self._mean(floats, self.workers), y)
         for position, (layer, run) in enumerate(zip(self._format.ternary, self._runs, strict=True)):
             raised = on_device.levels_unpack(to_device(packed[run], y), layer.size, self.bits)
             self._check_levels(layer, int(raised.max().item()) if layer.size else 0)
@@ -169,7 +186,7 @@ class LevelSum:
         self._require_complete(levels)
         vector = output(out, self.layout)
         y = vector.numpy()
-        self._format.scatter_floats(levels.floats / np.float32(levels.count), y)
+        self._format.selection.scatter(self._mean(levels.floats, levels.count), y)
         for position, (layer, stretch) in enumerate(zip(self._format.ternary, self._stretches, strict=True)):
             step = float(self._format.scale_of(levels.scales, position)) / levels.count
             _scale(levels.raised[stretch], y[layer.slice], levels.count, step)

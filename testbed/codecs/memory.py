@@ -12,7 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from testbed.codecs.base import Buffers, Codec, Key, WireBuffers
+from testbed.codecs.base import Buffers, Codec, Key, WireBuffers, elements
+from testbed.codecs.buffers import BufferPool
 from testbed.layout import Layout
 
 
@@ -36,8 +37,10 @@ class Remembering(Protocol):
 def adder(codec: Any) -> Callable[[WireBuffers, torch.Tensor], object]:
     """What adds a message of `codec` to a vector: its own `add`, or decoding first."""
 
+    pool = BufferPool()
+
     def add(buffers: WireBuffers, total: torch.Tensor) -> None:
-        total.add_(codec.decode(buffers))
+        total.add_(codec.decode(buffers, pool.take_like(total)))
 
     return getattr(codec, "add", add)
 
@@ -89,6 +92,7 @@ class ErrorFeedback:
         self.decode = codec.decode
         self.add = adder(codec)
         self._fused = getattr(codec, "encode_with_feedback", None)
+        self._pool = BufferPool()
 
     def start(self) -> Residual:
         """A residual of zero."""
@@ -102,7 +106,9 @@ class ErrorFeedback:
         memory.residual = memory.residual.to(vector.device)
         if self._fused is not None:
             return self._fused(vector, memory.residual, key)
-        wanted = vector + memory.residual
+        elements(vector, self.layout)  # checks it
+        wanted = torch.add(vector, memory.residual, out=self._pool.take_like(vector))
         buffers = self.codec.encode(wanted, key)
-        memory.residual = wanted.sub_(self.codec.decode(buffers, torch.empty_like(wanted)))
+        sent = self.codec.decode(buffers, memory.residual)
+        torch.sub(wanted, sent, out=memory.residual)
         return buffers

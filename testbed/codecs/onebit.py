@@ -28,6 +28,7 @@ from testbed.codecs.base import (
     Elements,
     Key,
     WireBuffers,
+    all_finite,
     beside,
     elements,
     expect,
@@ -37,6 +38,7 @@ from testbed.codecs.base import (
     to_host,
     wire_array,
 )
+from testbed.codecs.buffers import BufferPool
 from testbed.codecs.device import planes as on_device
 from testbed.codecs.threads import in_chunks
 from testbed.errors import CodecError
@@ -66,6 +68,7 @@ class OneBit:
         self._mean_count = sum(2 * columns.count for columns in self._columns)
         self._sign_bytes = sum(columns.nbytes for columns in self._columns)
         self.nbytes = 4 * self._mean_count + self._sign_bytes
+        self._pool = BufferPool()
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Code without feedback; CodecError names the layer that holds NaN or infinity."""
@@ -82,10 +85,10 @@ class OneBit:
         return self._encode(elements(vector, self.layout), beside(residual, vector, self.layout))
 
     def _encode(self, x: Elements, rest: Elements | None) -> Buffers:
-        means, signs = np.empty(self._mean_count, np.float32), np.empty(self._sign_bytes, np.uint8)
+        means, signs = self._pool.take(self._mean_count, np.float32), self._pool.take(self._sign_bytes)
         for layer, columns, here, run in zip(self.layout, self._columns, self._means, self._runs, strict=True):
             _pack(columns, x[layer.slice], None if rest is None else rest[layer.slice], signs[run], means[here])
-            if not np.isfinite(means[here]).all():
+            if not all_finite(means[here]):
                 raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
         return [means, signs]
 
@@ -95,7 +98,7 @@ class OneBit:
         means = wire_array(buffers[0], np.float32, self._mean_count, "means")
         signs = wire_array(buffers[1], np.uint8, self._sign_bytes, "signs")
         for layer, here in zip(self.layout, self._means, strict=True):
-            if not np.isfinite(means[here]).all():
+            if not all_finite(means[here]):
                 raise CodecError(f"layer {layer.name}: a column's mean is not finite")
         vector, y = room(out, self.layout)
         for layer, columns, here, run in zip(self.layout, self._columns, self._means, self._runs, strict=True):

@@ -13,6 +13,9 @@ A message has three buffers; numbers are little-endian:
 3. levels. With coding "fixed" they are raised by s to 0 .. 2s, ceil(log2(2s + 1)) bits each, for each quantized layer
    a run of bit planes as in `testbed.codecs.levels`. With coding "elias" they are `testbed.codecs.elias`'s streams.
 
+Elias codes are one stream of bits after another: a vector on a GPU is quantized there, and its levels, a byte each,
+are coded and decoded on the CPU.
+
 With 7 levels, fixed coding takes 4.06 bits an element, norms included; Elias codes take 4.03 of Gaussian and 3.09 of
 Laplacian values with norm "max", 1.46 and 1.36 with norm "euclidean". Above 7 levels of norm "max", fixed is smaller.
 """
@@ -25,7 +28,22 @@ import numpy as np
 import torch
 
 from testbed.codecs import lanes, level_kernels, qsgd_kernels
-from testbed.codecs.base import Buffers, Key, WireBuffers, expect, flat, output, stretches, wire_array
+from testbed.codecs.base import (
+    Buffers,
+    Elements,
+    Key,
+    WireBuffers,
+    elements,
+    expect,
+    room,
+    stretches,
+    to_device,
+    to_host,
+    wire_array,
+)
+from testbed.codecs.buffers import BufferPool
+from testbed.codecs.device import planes
+from testbed.codecs.device import qsgd as on_device
 from testbed.codecs.elias import EliasStreams
 from testbed.codecs.selection import Selection
 from testbed.codecs.threads import CHUNK, in_chunks
@@ -86,6 +104,7 @@ class QSGD:
         sizes = [layer.size for layer in self.selection.coded]
         self._streams = EliasStreams([f"layer {layer.name}" for layer in self.selection.coded], sizes, levels)
         self._places = stretches(sizes)
+        self._pool = BufferPool()
         self._buckets = stretches(-(-size // bucket) for size in sizes)
         self._bucket_count = sum(-(-size // bucket) for size in sizes)
         self._runs = stretches(self.bits * -(-size // level_kernels.PLANES) for size in sizes)
@@ -98,12 +117,12 @@ class QSGD:
 
     def encode(self, vector: torch.Tensor, key: Key) -> Buffers:
         """Quantize at random and code; CodecError names the layer that holds NaN or infinity."""
-        x = flat(vector, self.layout)
+        x = elements(vector, self.layout)
         floats = self.selection.gather(x)
         if self.coding == "elias":
             quantized = self.quantize(vector, key)
             return [quantized.norms, floats, self._streams.pack(quantized.raised)]
-        norms, packed = np.empty(self._bucket_count, np.float32), np.empty(self._level_bytes, np.uint8)
+        norms, packed = self._pool.take(self._bucket_count, np.float32), self._pool.take(self._level_bytes)
         for position, layer in enumerate(self.selection.coded):
             here, run = norms[self._buckets[position]], packed[self._runs[position]]
             self._pack_layer(layer, x[layer.slice], here, run, self._drawn(position, key))
@@ -111,9 +130,9 @@ class QSGD:
 
     def quantize(self, vector: torch.Tensor, key: Key) -> Quantized:
         """The norms and raised levels that `encode` codes; errors are those of `encode`."""
-        x = flat(vector, self.layout)
-        norms = np.empty(self._bucket_count, np.float32)
-        raised = np.empty(sum(layer.size for layer in self.selection.coded), np.uint8)
+        x = elements(vector, self.layout)
+        norms = self._pool.take(self._bucket_count, np.float32)
+        raised = self._pool.take(sum(layer.size for layer in self.selection.coded))
         for position, layer in enumerate(self.selection.coded):
             here, place = norms[self._buckets[position]], raised[self._places[position]]
             self._quantize_layer(layer, x[layer.slice], here, place, self._drawn(position, key))
@@ -131,8 +150,7 @@ class QSGD:
             raised = self._streams.unpack(buffers[2])
         else:
             packed = wire_array(buffers[2], np.uint8, self._level_bytes, "levels")
-        vector = output(out, self.layout)
-        y = vector.numpy()
+        vector, y = room(out, self.layout)
         self.selection.scatter(floats, y)
         for position, layer in enumerate(self.selection.coded):
             here = norms[self._buckets[position]]
@@ -148,31 +166,59 @@ class QSGD:
     def _how(self, start: int, drawn: np.uint32) -> tuple[int, int, bool, int, np.uint32]:
         return self.levels, self.bucket, self.norm == "euclidean", start, drawn
 
+    def _quantized_there(self, layer: Layer, x: torch.Tensor, norms: np.ndarray, drawn: np.uint32) -> torch.Tensor:
+        """The raised levels of a layer on a device, and its norms here."""
+        raised, found = on_device.qsgd_quantize(x, self.levels, self.bucket, self.norm == "euclidean", drawn)
+        norms[:] = to_host(found)
+        _require(bool(np.isfinite(norms).all()), layer)
+        return raised
+
     def _quantize_layer(
-        self, layer: Layer, x: np.ndarray, norms: np.ndarray, raised: np.ndarray, drawn: np.uint32
+        self, layer: Layer, x: Elements, norms: np.ndarray, raised: np.ndarray, drawn: np.uint32
     ) -> None:
+        if isinstance(x, torch.Tensor):
+            raised[:] = to_host(self._quantized_there(layer, x, norms, drawn))
+            return
+
         def quantize(start: int, stop: int) -> bool:
             here = norms[start // self.bucket :]
             return qsgd_kernels.qsgd_quantize(x[start:stop], raised[start:stop], here, *self._how(start, drawn))
 
         _require(all(in_chunks(quantize, x.size)), layer)
 
-    def _pack_layer(self, layer: Layer, x: np.ndarray, norms: np.ndarray, run: np.ndarray, drawn: np.uint32) -> None:
+    def _pack_layer(self, layer: Layer, x: Elements, norms: np.ndarray, run: np.ndarray, drawn: np.uint32) -> None:
+        if isinstance(x, torch.Tensor):
+            run[:] = to_host(planes.levels_pack(self._quantized_there(layer, x, norms, drawn), self.bits))
+            return
+
         def pack(start: int, stop: int) -> bool:
             here, out = norms[start // self.bucket :], run[self.bits * start // level_kernels.PLANES :]
             return qsgd_kernels.qsgd_pack(x[start:stop], out, here, *self._how(start, drawn), self.bits)
 
         _require(all(in_chunks(pack, x.size)), layer)
 
-    def _unpack_layer(self, layer: Layer, run: np.ndarray, norms: np.ndarray, y: np.ndarray) -> None:
+    def _unpack_layer(self, layer: Layer, run: np.ndarray, norms: np.ndarray, y: Elements) -> None:
+        if isinstance(y, torch.Tensor):
+            raised = planes.levels_unpack(to_device(run, y), len(y), self.bits)
+            self._check_level(layer, int(raised.max().item()) if layer.size else 0)
+            y.copy_(on_device.qsgd_scale(raised, to_device(norms, y), self.levels, self.bucket))
+            return
+
         def unpack(start: int, stop: int) -> int:
             packed, here = run[self.bits * start // level_kernels.PLANES :], norms[start // self.bucket :]
             return qsgd_kernels.qsgd_unpack(packed, y[start:stop], here, self.levels, self.bucket, self.bits)
 
-        if max(in_chunks(unpack, y.size), default=0) > 2 * self.levels:
+        self._check_level(layer, max(in_chunks(unpack, y.size), default=0))
+
+    def _check_level(self, layer: Layer, largest: int) -> None:
+        if largest > 2 * self.levels:
             raise CodecError(f"layer {layer.name}: a level beyond -{self.levels} .. {self.levels}")
 
-    def _scale_layer(self, raised: np.ndarray, norms: np.ndarray, y: np.ndarray) -> None:
+    def _scale_layer(self, raised: np.ndarray, norms: np.ndarray, y: Elements) -> None:
+        if isinstance(y, torch.Tensor):
+            y.copy_(on_device.qsgd_scale(to_device(raised, y), to_device(norms, y), self.levels, self.bucket))
+            return
+
         def scale(start: int, stop: int) -> None:
             here = norms[start // self.bucket :]
             qsgd_kernels.qsgd_scale(raised[start:stop], y[start:stop], here, self.levels, self.bucket)

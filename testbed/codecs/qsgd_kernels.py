@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from testbed.codecs.kernels import INFINITY_BITS, SEGMENT, _abs_bits, _hash
+from testbed.codecs.kernels import INFINITY_BITS, SEGMENT, abs_bits, hashed
 from testbed.codecs.lanes import (
     F32,
     I64,
@@ -30,15 +30,15 @@ from testbed.codecs.lanes import (
     writable,
     xor,
 )
-from testbed.codecs.level_kernels import PLANES, _pack_block, _unpack_block
+from testbed.codecs.level_kernels import PLANES, pack_planes, unpack_planes
 
 BLOCK = PLANES * SEGMENT  # elements; buckets are parts of it
 MAX_LEVELS = 127
 
 _0, _8, _24, _31 = (np.uint32(n) for n in (0, 8, 24, 31))
 _INFINITY = np.uint32(INFINITY_BITS)
-_UNIT = float(1 << 24)  # a level in the fixed-point numbers that are rounded at random
-_LARGEST = 3.4028234663852886e38  # of a float32
+UNIT = float(1 << 24)  # a level in the fixed-point numbers that are rounded at random
+LARGEST = 3.4028234663852886e38  # of a float32
 
 
 @njit(inline="always")
@@ -46,7 +46,7 @@ def _norm(x: Any, euclidean: Any) -> Any:
     """The scale of a bucket, infinite where a value is not finite; a float32 at least as large as every |x|."""
     largest = _0
     for i in range(x.size):
-        largest = larger(largest, _abs_bits(x[i]))
+        largest = larger(largest, abs_bits(x[i]))
     if largest >= _INFINITY:
         return np.float32(np.inf)
     if not euclidean:
@@ -54,18 +54,18 @@ def _norm(x: Any, euclidean: Any) -> Any:
     squares = 0.0
     for i in range(x.size):
         squares += np.float64(x[i]) * np.float64(x[i])
-    return np.float32(max(min(sqrt(squares), _LARGEST), np.float64(float_of(largest))))
+    return np.float32(max(min(sqrt(squares), LARGEST), np.float64(float_of(largest))))
 
 
 @njit(inline="always")
 def _draw(x: Any, raised: Any, levels: Any, norm: Any, first: Any, key: Any) -> None:
     """Round |x| * levels / norm up or down at random, in fixed point."""
-    factor = levels * _UNIT / np.float64(norm) if norm > 0 else 0.0
+    factor = levels * UNIT / np.float64(norm) if norm > 0 else 0.0
     middle = np.uint32(levels)
     for i in range(x.size):
         bits = bits_of(x[i])
         size = np.uint32(np.int32(np.float64(float_of(and_(bits, np.uint32(0x7FFFFFFF)))) * factor))
-        level = shr(add(size, shr(_hash(add(np.uint32(first), np.uint32(i)), key), _8)), _24)
+        level = shr(add(size, shr(hashed(add(np.uint32(first), np.uint32(i)), key), _8)), _24)
         negative = sub(_0, shr(bits, _31))
         raised[i] = low_byte(add(middle, sub(xor(level, negative), negative)))
 
@@ -128,7 +128,7 @@ def qsgd_pack(
         raised[part.size : n * PLANES] = 0
         here = norms[start // bucket :]
         finite = _quantize(part, raised, here, levels, bucket, euclidean, first + start, key) and finite
-        _pack_block(raised, out[bits * start // PLANES :], n, bits)
+        pack_planes(raised, out[bits * start // PLANES :], n, bits)
     return finite
 
 
@@ -155,7 +155,7 @@ def qsgd_unpack(packed: np.ndarray, out: np.ndarray, norms: np.ndarray, levels: 
     largest = np.uint8(0)
     for start in range(0, out.size, BLOCK):
         part = out[start : start + BLOCK]
-        _unpack_block(packed[bits * start // PLANES :], raised, (part.size + PLANES - 1) // PLANES, bits)
+        unpack_planes(packed[bits * start // PLANES :], raised, (part.size + PLANES - 1) // PLANES, bits)
         for i in range(part.size):
             largest = larger(largest, raised[i])
         _scale(raised, part, norms[start // bucket :], levels, bucket)

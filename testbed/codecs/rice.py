@@ -22,25 +22,28 @@ import numpy as np
 
 from testbed.codecs import sparse_kernels
 from testbed.codecs.base import wire_array
+from testbed.codecs.buffers import Allocate
 from testbed.errors import CodecError
 
 
-def pack(numbers: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def pack(numbers: np.ndarray, counts: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
     """Code numbers; the bytes as a uint8 array.
 
     Parameters
     ----------
     numbers : uint32 [sum of counts]
     counts : int64 [sections], the numbers in each
+    allocate : memory for the buffer and what is needed on the way
     """
     parameters = np.empty(counts.size, np.uint8)
     remainder_bits, quotient_bits = sparse_kernels.rice_plan(numbers, counts, parameters)
-    remainders, quotients = (np.zeros(bits // 64 + 1, np.uint64) for bits in (remainder_bits, quotient_bits))
+    remainders, quotients = _zeros(remainder_bits, allocate), _zeros(quotient_bits, allocate)
     sparse_kernels.rice_pack(numbers, counts, parameters, remainders, quotients)
-    return np.concatenate((parameters, _bytes(remainders, remainder_bits), _bytes(quotients, quotient_bits)))
+    parts = parameters, _bytes(remainders, remainder_bits), _bytes(quotients, quotient_bits)
+    return np.concatenate(parts, out=allocate(sum(part.size for part in parts), np.uint8))
 
 
-def unpack(buffer: Any, counts: np.ndarray, name: str) -> np.ndarray:
+def unpack(buffer: Any, counts: np.ndarray, name: str, allocate: Allocate = np.empty) -> np.ndarray:
     """The numbers (uint32 [sum of counts]) of a buffer from the wire; `name` says in errors what they are.
 
     Raises
@@ -57,8 +60,8 @@ def unpack(buffer: Any, counts: np.ndarray, name: str) -> np.ndarray:
     remainder_bytes = -(-remainder_bits // 8)
     if data.size < remainder_bytes + -(-total // 8):
         raise CodecError(f"{name}: {data.size} bytes are too few for {total} numbers")
-    remainders, quotients = _words(data[:remainder_bytes]), _words(data[remainder_bytes:])
-    numbers = np.empty(total, np.uint32)
+    remainders, quotients = _words(data[:remainder_bytes], allocate), _words(data[remainder_bytes:], allocate)
+    numbers = allocate(total, np.uint32)
     bits = sparse_kernels.rice_unpack(remainders, quotients, counts, parameters, numbers)
     unused = remainders[remainder_bits // 64] >> np.uint64(remainder_bits % 64)
     if bits < 0 or unused or -(-bits // 8) != data.size - remainder_bytes:
@@ -78,8 +81,15 @@ def _bytes(words: np.ndarray, bits: int) -> np.ndarray:
     return words.view(np.uint8)[: -(-bits // 8)]
 
 
-def _words(data: np.ndarray) -> np.ndarray:
+def _words(data: np.ndarray, allocate: Allocate) -> np.ndarray:
     """The bytes in words of 64 bits, with at least one zero bit after them."""
-    words = np.zeros(data.size // 8 + 1, np.uint64)
+    words = _zeros(8 * data.size, allocate)
     words.view(np.uint8)[: data.size] = data
+    return words
+
+
+def _zeros(bits: int, allocate: Allocate) -> np.ndarray:
+    """Words of 64 bits that have room for so many bits and one more."""
+    words = allocate(bits // 64 + 1, np.uint64)
+    words.fill(0)
     return words

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from testbed.codecs.base import Elements, require_finite, stretches, to_host, wire_array, write
+from testbed.codecs.buffers import BufferPool
 from testbed.layout import Layer, Layout
 
 
@@ -33,11 +34,13 @@ class Selection:
         self.floats = tuple(layer for i, layer in enumerate(layout) if i not in set(self.indexes))
         self._places = stretches(layer.size for layer in self.floats)
         self.nbytes = 4 * sum(layer.size for layer in self.floats)
+        self._pool = BufferPool()
 
     def gather(self, x: Elements) -> np.ndarray:
         """A copy of the float layers of a vector, one after the other; CodecError names one that is not finite."""
-        parts = [to_host(x[layer.slice]) for layer in self.floats]
-        values = np.concatenate(parts) if parts else np.empty(0, np.float32)
+        values = self._pool.take(self.nbytes // 4, np.float32)
+        for layer, place in zip(self.floats, self._places, strict=True):
+            values[place] = to_host(x[layer.slice])
         require_finite(values, self.floats)
         return values
 

@@ -12,22 +12,22 @@ At one element in 1,000 a place costs 11.5 bits; where most are kept, a bit for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from testbed.codecs import kernels, lanes, rice, sparse_kernels
+from testbed.codecs import bit_kernels, lanes, rice, sparse_kernels
 from testbed.codecs.base import (
     Buffers,
     Elements,
     Key,
     WireBuffers,
+    all_finite,
     elements,
     expect,
-    flat,
     require_finite,
     room,
     stretches,
@@ -35,8 +35,9 @@ from testbed.codecs.base import (
     to_host,
     wire_array,
 )
+from testbed.codecs.buffers import Allocate, BufferPool
 from testbed.codecs.device import sparse as on_device
-from testbed.codecs.threads import in_chunks
+from testbed.codecs.threads import CHUNK, in_chunks
 from testbed.errors import CodecError
 from testbed.layout import Layout
 
@@ -52,14 +53,17 @@ class Kept:
 
 
 class Values(Protocol):
-    """How the values of kept elements travel. `counts` (int64) says how many belong to each layer."""
+    """How the values of kept elements travel.
+
+    `counts` (int64) says how many belong to each layer; `allocate` gives memory for what is returned, and on the way.
+    """
 
     names: tuple[str, ...]  # of the buffers, for errors
 
-    def encode(self, values: np.ndarray, counts: np.ndarray) -> Buffers:
+    def encode(self, values: np.ndarray, counts: np.ndarray, allocate: Allocate = np.empty) -> Buffers:
         """Code finite values, float32 [sum of counts]."""
 
-    def decode(self, buffers: WireBuffers, counts: np.ndarray) -> np.ndarray:
+    def decode(self, buffers: WireBuffers, counts: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
         """The values, float32 [sum of counts]; CodecError when the buffers are not those of that many."""
 
 
@@ -73,17 +77,17 @@ class Floats:
 
     names: tuple[str, ...] = ("exponents", "lower exponents", "fractions")
 
-    def encode(self, values: np.ndarray, counts: np.ndarray) -> Buffers:
-        largest, lower = np.empty(counts.size, np.uint8), np.empty(values.size, np.uint32)
-        fractions = np.empty(3 * values.size, np.uint8)
+    def encode(self, values: np.ndarray, counts: np.ndarray, allocate: Allocate = np.empty) -> Buffers:
+        largest, lower = np.empty(counts.size, np.uint8), allocate(values.size, np.uint32)
+        fractions = allocate(3 * values.size, np.uint8)
         sparse_kernels.split_floats(values, counts, largest, lower, fractions)
-        return [largest, rice.pack(lower, counts), fractions]
+        return [largest, rice.pack(lower, counts, allocate), fractions]
 
-    def decode(self, buffers: WireBuffers, counts: np.ndarray) -> np.ndarray:
+    def decode(self, buffers: WireBuffers, counts: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
         largest = wire_array(buffers[0], np.uint8, counts.size, "exponents")
         fractions = wire_array(buffers[2], np.uint8, 3 * int(counts.sum()), "fractions")
-        lower = rice.unpack(buffers[1], counts, "lower exponents")
-        values = np.empty(lower.size, np.float32)
+        lower = rice.unpack(buffers[1], counts, "lower exponents", allocate)
+        values = allocate(lower.size, np.float32)
         if not sparse_kernels.join_floats(largest, lower, fractions, counts, values):
             raise CodecError("lower exponents: one is below 0")
         return values
@@ -94,12 +98,16 @@ class HalfFloats:
 
     names: tuple[str, ...] = ("values",)
 
-    def encode(self, values: np.ndarray, counts: np.ndarray) -> Buffers:
-        limit = np.float32(np.finfo(np.float16).max)
-        return [values.clip(-limit, limit).astype(np.float16)]
+    def encode(self, values: np.ndarray, counts: np.ndarray, allocate: Allocate = np.empty) -> Buffers:
+        halves = allocate(values.size, np.uint16)
+        bit_kernels.halves_pack(values, halves, np.float32(1), np.float32(np.finfo(np.float16).max))
+        return [halves.view(np.float16)]
 
-    def decode(self, buffers: WireBuffers, counts: np.ndarray) -> np.ndarray:
-        return wire_array(buffers[0], np.float16, int(counts.sum()), "values").astype(np.float32)
+    def decode(self, buffers: WireBuffers, counts: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
+        halves = wire_array(buffers[0], np.uint16, int(counts.sum()), "values")
+        values = allocate(halves.size, np.float32)
+        bit_kernels.halves_unpack(halves, values, np.float32(1))
+        return values
 
 
 class Signs:
@@ -112,27 +120,31 @@ class Signs:
 
     names: tuple[str, ...] = ("scales", "signs")
 
-    def encode(self, values: np.ndarray, counts: np.ndarray) -> Buffers:
-        magnitudes = np.abs(values)
+    def encode(self, values: np.ndarray, counts: np.ndarray, allocate: Allocate = np.empty) -> Buffers:
+        magnitudes = np.abs(values, out=allocate(values.size, np.float32))
         means = [magnitudes[place].mean(dtype=np.float64) if place.stop > place.start else 0.0 for place in _of(counts)]
-        return [np.array(means, np.float32), pack_bits(values < 0)]
+        return [np.array(means, np.float32), pack_signs(values, allocate)]
 
-    def decode(self, buffers: WireBuffers, counts: np.ndarray) -> np.ndarray:
+    def decode(self, buffers: WireBuffers, counts: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
         scales = wire_array(buffers[0], np.float32, counts.size, "scales")
-        negative = unpack_bits(buffers[1], int(counts.sum()), "signs")
-        values = np.repeat(scales, counts)
-        return np.negative(values, out=values, where=negative)
+        signs = view_signs(buffers[1], int(counts.sum()))
+        values = allocate(int(counts.sum()), np.float32)
+        for scale, place in zip(scales, _of(counts), strict=True):
+            values[place] = scale
+        sparse_kernels.negate(signs, values)
+        return values
 
 
-def pack_bits(flags: np.ndarray) -> np.ndarray:
-    """Flags as bits, the first in the lowest bit of the first byte."""
-    return np.packbits(flags, bitorder="little")
+def pack_signs(values: np.ndarray, allocate: Allocate) -> np.ndarray:
+    """A bit for each value, 1 where it is negative; `sparse_kernels.negate` puts the signs back."""
+    signs = allocate(-(-values.size // 8), np.uint8)
+    sparse_kernels.sign_bits(values, signs)
+    return signs
 
 
-def unpack_bits(buffer: Any, count: int, name: str) -> np.ndarray:
-    """The inverse of `pack_bits`, bool [count]; CodecError on another number of bytes."""
-    packed = wire_array(buffer, np.uint8, -(-count // 8), name)
-    return np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
+def view_signs(buffer: Any, count: int) -> np.ndarray:
+    """The bits of so many signs from the wire; CodecError on another number of bytes."""
+    return wire_array(buffer, np.uint8, -(-count // 8), "signs")
 
 
 def _of(counts: np.ndarray) -> tuple[slice, ...]:
@@ -158,14 +170,16 @@ class SparseCodec:
         self._ends = np.array([layer.end for layer in layout], np.int64)
         self._bounds = np.append(self._offsets, layout.size).astype(np.uint32)
         self._names = ("counts", "gaps", *values.names)
+        self._pool = BufferPool()
 
     def pack(self, kept: Kept) -> Buffers:
         """The message; CodecError names the layer whose kept values are not finite."""
         counts = self._counts(kept.places)
         self._check(kept.values, counts)
-        gaps = np.empty_like(kept.places)
+        gaps = self._pool.take(kept.places.size, np.uint32)
         sparse_kernels.gaps_of(kept.places, counts, self._offsets, gaps)
-        return [counts.astype(np.uint32), rice.pack(gaps, counts), *self.values.encode(kept.values, counts)]
+        gap_codes = rice.pack(gaps, counts, self._pool.take)
+        return [counts.astype(np.uint32), gap_codes, *self.values.encode(kept.values, counts, self._pool.take)]
 
     def unpack(self, buffers: WireBuffers) -> Kept:
         """What a message keeps.
@@ -179,11 +193,11 @@ class SparseCodec:
         beyond = counts > self._ends - self._offsets
         if beyond.any():
             raise self._beyond(int(beyond.argmax()))
-        places = rice.unpack(buffers[1], counts, "gaps")
+        places = rice.unpack(buffers[1], counts, "gaps", self._pool.take)
         layer = sparse_kernels.places_of(places, counts, self._offsets, self._ends)
         if layer >= 0:
             raise self._beyond(layer)
-        values = self.values.decode(buffers[2:], counts)
+        values = self.values.decode(buffers[2:], counts, self._pool.take)
         self._check(values, counts)
         return Kept(places, values)
 
@@ -192,10 +206,7 @@ class SparseCodec:
         kept = self.unpack(buffers)
         vector, y = room(out, self.layout)
         vector.zero_()
-        if isinstance(y, torch.Tensor):
-            y[to_device(kept.places.astype(np.int64), y)] = to_device(kept.values, y)
-        else:
-            sparse_kernels.scatter(kept.places, kept.values, y)
+        put(y, kept.places, kept.values)
         return vector
 
     def add(self, buffers: WireBuffers, total: torch.Tensor) -> None:
@@ -210,7 +221,8 @@ class SparseCodec:
     def sent(self, values: np.ndarray, places: np.ndarray) -> np.ndarray:
         """What the receiver of finite values at these places decodes."""
         counts = self._counts(places)
-        return self.values.decode(self.values.encode(values, counts), counts)
+        buffers = self.values.encode(values, counts, self._pool.take)
+        return self.values.decode(buffers, counts, self._pool.take)
 
     def _counts(self, places: np.ndarray) -> np.ndarray:
         """How many of the (increasing) places lie in each layer."""
@@ -221,10 +233,10 @@ class SparseCodec:
         self._check(values, self._counts(places))
 
     def _check(self, values: np.ndarray, counts: np.ndarray) -> None:
-        if np.isfinite(values).all():
+        if all_finite(values):
             return
         for layer, place in zip(self.layout, _of(counts), strict=True):
-            if not np.isfinite(values[place]).all():
+            if not all_finite(values[place]):
                 raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
 
     def _beyond(self, position: int) -> CodecError:
@@ -246,11 +258,11 @@ class Sparse(SparseCodec):
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""
         x = elements(vector, self.layout)
-        places = select(x, NOT_ZERO)
-        return self.pack(Kept(places, gathered(x, places)))
+        places = select(x, NOT_ZERO, allocate=self._pool.take)
+        return self.pack(Kept(places, gathered(x, places, self._pool.take)))
 
 
-def select(x: Elements, threshold: np.uint32, start: int = 0) -> np.ndarray:
+def select(x: Elements, threshold: np.uint32, start: int = 0, allocate: Allocate = np.empty) -> np.ndarray:
     """The places (uint32, increasing, from `start`) of the elements with bits of the magnitude >= threshold > 0.
 
     NaN and infinity are always among them.
@@ -258,42 +270,62 @@ def select(x: Elements, threshold: np.uint32, start: int = 0) -> np.ndarray:
     if isinstance(x, torch.Tensor):
         return (to_host(on_device.select(x, threshold)) + start).astype(np.uint32)
 
-    def chosen(first: int, last: int) -> np.ndarray:
-        out = np.empty(last - first + 1, np.uint32)
-        return out[: sparse_kernels.select(x[first:last], threshold, start + first, out)].copy()
+    def find(first: int, last: int, out: np.ndarray) -> int:
+        return sparse_kernels.select(x[first:last], threshold, start + first, out)
 
-    return joined(in_chunks(chosen, x.size))
+    return _found(find, x.size, allocate)
 
 
-def add_select(x: np.ndarray, total: np.ndarray, threshold: np.uint32) -> np.ndarray:
+def add_select(x: Elements, total: Elements, threshold: np.uint32, allocate: Allocate = np.empty) -> np.ndarray:
     """total += x, and `select` from the total, in one pass."""
+    if isinstance(x, torch.Tensor):
+        total += x
+        return select(total, threshold)
 
-    def chosen(first: int, last: int) -> np.ndarray:
-        out = np.empty(last - first + 1, np.uint32)
-        count = sparse_kernels.add_select(x[first:last], total[first:last], threshold, first, out)
-        return out[:count].copy()
+    def find(first: int, last: int, out: np.ndarray) -> int:
+        return sparse_kernels.add_select(x[first:last], total[first:last], threshold, first, out)
 
-    return joined(in_chunks(chosen, x.size))
+    return _found(find, x.size, allocate)
 
 
-def gathered(x: Elements, places: np.ndarray) -> np.ndarray:
+def _found(find: Callable[[int, int, np.ndarray], int], size: int, allocate: Allocate) -> np.ndarray:
+    """What `find(first, last, out)` writes of each chunk; it returns how much that is, and needs room for one more."""
+    room = allocate(size + -(-size // CHUNK), np.uint32)
+
+    def found(first: int, last: int) -> np.ndarray:
+        out = room[first + first // CHUNK :][: last - first + 1]
+        return out[: find(first, last, out)]
+
+    return joined(in_chunks(found, size), allocate)
+
+
+def gathered(x: Elements, places: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
     """x[places]; numpy would first widen the places to 64 bits."""
     if isinstance(x, torch.Tensor):
         return to_host(x[to_device(places.astype(np.int64), x)])
-    values = np.empty(places.size, np.float32)
+    values = allocate(places.size, np.float32)
     sparse_kernels.gather(x, places, values)
     return values
 
 
-def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+def put(x: Elements, places: np.ndarray, values: np.ndarray) -> None:
+    """x[places] = values."""
+    if isinstance(x, torch.Tensor):
+        x[to_device(places.astype(np.int64), x)] = to_device(values, x)
+    else:
+        sparse_kernels.scatter(places, values, x)
+
+
+def joined(parts: Sequence[np.ndarray], allocate: Allocate = np.empty) -> np.ndarray:
     """Places from one stretch after the other, in one array."""
-    return np.concatenate(parts) if parts else np.empty(0, np.uint32)
+    if len(parts) == 1:
+        return parts[0]
+    places = allocate(sum(part.size for part in parts), np.uint32)
+    return np.concatenate(parts, out=places) if parts else places
 
 
-def finite(vector: torch.Tensor, layout: Layout) -> np.ndarray:
-    """See `flat`; CodecError names the layer that holds NaN or infinity."""
-    x = flat(vector, layout)
-    largest = in_chunks(lambda start, stop: kernels.largest_bits(x[start:stop]), x.size)
-    if max(largest, default=0) >= kernels.INFINITY_BITS:
-        require_finite(x, layout)
+def finite(vector: torch.Tensor, layout: Layout) -> Elements:
+    """See `elements`; CodecError names the layer that holds NaN or infinity."""
+    x = elements(vector, layout)
+    require_finite(x, layout)
     return x

@@ -13,8 +13,10 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from testbed.codecs.kernels import abs_bits
 from testbed.codecs.lanes import (
     F32,
+    F64,
     I64,
     U8,
     U32,
@@ -30,6 +32,7 @@ from testbed.codecs.lanes import (
     shr,
     sub,
     writable,
+    xor,
 )
 
 U64 = types.uint64
@@ -37,7 +40,7 @@ BLOCK = 64  # elements that are looked at together: most blocks hold nothing to 
 MAX_PARAMETER = 31  # of a Rice code of 32-bit numbers
 
 _ABS, _FRACTION, _SIGN = np.uint32(0x7FFFFFFF), np.uint32(0x7FFFFF), np.uint32(0x800000)  # the sign 8 bits down
-_FRACTION_BITS, _NONE, _8, _16 = (np.uint32(n) for n in (23, 0, 8, 16))
+_FRACTION_BITS, _NONE, _1, _8, _16, _31 = (np.uint32(n) for n in (23, 0, 1, 8, 16, 31))
 _ZERO, _ONE, _6, _32, _63, _64 = (np.uint64(n) for n in (0, 1, 6, 32, 63, 64))
 
 _intrinsic: Any = intrinsic
@@ -53,12 +56,6 @@ def _trailing_zeros(typing_context: Any, word: Any) -> Any:
     return I64(word), build
 
 
-@njit(inline="always")
-def _magnitude(x: Any) -> Any:
-    """The bits of |x|: they order magnitudes as numbers do, infinity and NaN above all others."""
-    return and_(bits_of(x), _ABS)
-
-
 # --- selection ---------------------------------------------------------------------------------------------------
 
 
@@ -67,7 +64,7 @@ def _select_block(x: Any, threshold: Any, place: int, out: Any, count: int) -> i
     """Append the places of the elements of a block; without a branch, as many blocks hold several."""
     for j in range(x.size):
         out[count] = np.uint32(place + j)
-        count += 1 if _magnitude(x[j]) >= threshold else 0
+        count += 1 if abs_bits(x[j]) >= threshold else 0
     return count
 
 
@@ -86,7 +83,7 @@ def select(x: np.ndarray, threshold: int, start: int, out: np.ndarray) -> int:
         part = x[b * BLOCK : (b + 1) * BLOCK]
         largest = _NONE
         for j in range(BLOCK):
-            largest = larger(largest, _magnitude(part[j]))
+            largest = larger(largest, abs_bits(part[j]))
         if largest >= threshold:
             count = _select_block(part, threshold, start + b * BLOCK, out, count)
     return _select_block(x[blocks * BLOCK :], threshold, start + blocks * BLOCK, out, count)
@@ -101,7 +98,7 @@ def add_select(x: np.ndarray, total: np.ndarray, threshold: int, start: int, out
         largest = _NONE
         for j in range(BLOCK):
             sums[j] += part[j]
-            largest = larger(largest, _magnitude(sums[j]))
+            largest = larger(largest, abs_bits(sums[j]))
         if largest >= threshold:
             count = _select_block(sums, threshold, start + b * BLOCK, out, count)
     part, sums = x[blocks * BLOCK :], total[blocks * BLOCK :]
@@ -153,6 +150,34 @@ def scatter_add(places: np.ndarray, values: np.ndarray, out: np.ndarray) -> None
         out[places[i]] += values[i]
 
 
+@kernel((read_only(U32), U32, writable(U32)))
+def below(bits: np.ndarray, limit: int, out: np.ndarray) -> int:
+    """Write those of `bits` that are below the limit; return how many."""
+    count = 0
+    for i in range(bits.size):
+        out[count] = bits[i]
+        count += 1 if bits[i] < limit else 0
+    return count
+
+
+@kernel((writable(U32), read_only(U32), U32, I64))
+def keep_largest(places: np.ndarray, bits: np.ndarray, threshold: int, wanted: int) -> None:
+    """Move to the front the `wanted` places whose bits are the largest, in their order, of equal ones the first.
+
+    Parameters
+    ----------
+    threshold : the smallest bits that are kept, of the place that is `wanted`-th by size
+    """
+    equal, count = wanted, 0
+    for i in range(bits.size):
+        equal -= 1 if bits[i] > threshold else 0
+    for i in range(bits.size):
+        if bits[i] > threshold or (bits[i] == threshold and equal > 0):
+            equal -= 1 if bits[i] == threshold else 0
+            places[count] = places[i]
+            count += 1
+
+
 # --- places as gaps ------------------------------------------------------------------------------------------------
 
 
@@ -197,7 +222,7 @@ def split_floats(
         stop = start + counts[layer]
         top = _NONE
         for i in range(start, stop):
-            top = larger(top, shr(_magnitude(values[i]), _FRACTION_BITS))
+            top = larger(top, shr(abs_bits(values[i]), _FRACTION_BITS))
         largest[layer] = low_byte(top)
         for i in range(start, stop):
             bits = bits_of(values[i])
@@ -227,6 +252,43 @@ def join_floats(
             values[i] = float_of(or_(bits, shl(sub(top, lower[i]), _FRACTION_BITS)))
         start = stop
     return True
+
+
+# --- values as signs and multiples --------------------------------------------------------------------------------
+
+
+@kernel((read_only(F32), writable(U8)))
+def sign_bits(values: np.ndarray, out: np.ndarray) -> None:
+    """Write a bit for each value, 1 where it is below zero, the first in the lowest bit of the first byte."""
+    for j in range(out.size):
+        byte = _NONE
+        for k in range(min(8, values.size - 8 * j)):
+            byte = or_(byte, shl(np.uint32(values[8 * j + k] < 0), np.uint32(k)))
+        out[j] = low_byte(byte)
+
+
+@kernel((read_only(U8), writable(F32)))
+def negate(flags: np.ndarray, values: np.ndarray) -> None:
+    """Change the signs of the values whose bit is 1; see `sign_bits`."""
+    for i in range(values.size):
+        flag = and_(shr(np.uint32(flags[i // 8]), np.uint32(i % 8)), _1)
+        values[i] = float_of(xor(bits_of(values[i]), shl(flag, _31)))
+
+
+@kernel((read_only(F32), F64, I64, types.boolean, writable(U32)))
+def levels_of(values: np.ndarray, unit: float, limit: int, nearest: bool, out: np.ndarray) -> None:
+    """Write |value| / unit as a whole number, the nearest or the one below, cut to the limit; values are finite."""
+    for i in range(values.size):
+        level = np.float64(abs(values[i])) / unit
+        level = np.rint(level) if nearest else np.floor(level)
+        out[i] = np.uint32(np.int64(min(level, np.float64(limit))))
+
+
+@kernel((read_only(U32), F64, writable(F32)))
+def multiples_of(levels: np.ndarray, unit: float, out: np.ndarray) -> None:
+    """Write level * unit, made in float64."""
+    for i in range(levels.size):
+        out[i] = np.float32(np.float64(levels[i]) * unit)
 
 
 # --- Rice codes ------------------------------------------------------------------------------------------------------

@@ -9,16 +9,13 @@ import numpy as np
 import torch
 
 from testbed.codecs import kernels, lanes
-from testbed.codecs.base import Buffers, Elements, Key, beside, elements, require_finite, to_host
+from testbed.codecs.base import Buffers, Elements, Key, beside, elements, to_host
 from testbed.codecs.device import ternary as on_device
 from testbed.codecs.threads import in_chunks
 from testbed.codecs.trits import TritFormat
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
 
-# A draw compares 31 random bits with |x| * 2^31 / scale. The factor is 2^-22 too large so that rounding never
-# lets an element as large as the scale become zero; it is the only bias, 2.4e-7 of an element's own value.
-_DRAW_RANGE = 2.0**31 * (1 + 2.0**-22)
 _TINY_SCALE = 2.0**-90  # below, 2^31 / scale could overflow: the layer is multiplied by 2^60 (exactly) first
 _ENLARGE = 2.0**60
 _ROUNDS = 20  # of the loss-aware alternation at most; it stops by itself when b no longer changes
@@ -94,7 +91,6 @@ class Ternary(TritFormat):
         own = limits if limits is not None else self.limits(vector)
         shared = own.scales if scales is None else self._shared(scales, own)
         buffers = self.buffers(shared.copy(), x)
-        require_finite(buffers[1], self.floats)
         for position, (layer, run) in enumerate(zip(self.ternary, self.runs, strict=True)):
             scale = self.scale_of(shared, position)
             drawn = key.layer(self.indexes[position])
@@ -161,7 +157,7 @@ def _pack(x: Elements, trits: np.ndarray, scale: np.float32, clip: np.float32, k
         return
     if scale < _TINY_SCALE:
         x, scale, clip = x * _ENLARGE, scale * _ENLARGE, clip * _ENLARGE
-    inverse = np.float32(_DRAW_RANGE / float(scale))
+    inverse = np.float32(kernels.DRAW_RANGE / float(scale))
     limit, clipped = clip * inverse, bool(clip < scale)  # at |x| >= scale a draw succeeds anyway
     if isinstance(x, torch.Tensor):
         trits[:] = to_host(on_device.ternary_pack(x, inverse, limit, clipped, key))
@@ -208,7 +204,6 @@ class ThresholdTernary(TritFormat):
         x = elements(vector, self.layout)
         weight = None if importance is None else beside(importance.contiguous(), vector, self.layout)
         buffers = self.buffers(np.zeros(self.scale_count, np.float32), x)
-        require_finite(buffers[1], self.floats)
         for position, (layer, run) in enumerate(zip(self.ternary, self.runs, strict=True)):
             values = x[layer.slice]
             alpha, threshold = _plain(layer, values)

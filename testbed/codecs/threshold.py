@@ -9,19 +9,20 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from testbed.codecs import rice
-from testbed.codecs.base import Buffers, Key, WireBuffers, flat
+from testbed.codecs import rice, sparse_kernels
+from testbed.codecs.base import Buffers, Key, WireBuffers, beside, elements
+from testbed.codecs.buffers import Allocate
 from testbed.codecs.sparse import (
-    NOT_ZERO,
     Floats,
     Kept,
     SparseCodec,
     add_select,
     finite,
     gathered,
-    pack_bits,
+    pack_signs,
+    put,
     select,
-    unpack_bits,
+    view_signs,
 )
 from testbed.errors import CodecError
 from testbed.layout import Layout
@@ -38,34 +39,56 @@ class Multiples:
     """
 
     def __init__(self, unit: float, limit: int) -> None:
-        if not (np.isfinite(unit) and unit > 0 and limit >= 1):
+        if not (np.isfinite(unit) and unit > 0 and 1 <= limit < 1 << 32):
             raise CodecError(f"values are multiples of a positive unit, 1 to a limit; not {unit} and {limit}")
         self.unit, self.limit = unit, limit
         self.names: tuple[str, ...] = ("signs",) if limit == 1 else ("signs", "multiples")
 
-    def levels(self, values: np.ndarray) -> np.ndarray:
-        """The multiples nearest to |values|, cut to the limit, as float64."""
-        return np.minimum(np.rint(np.abs(values.astype(np.float64)) / self.unit), self.limit)
+    @property
+    def smallest(self) -> np.float32:
+        """The smallest magnitude whose nearest multiple is not zero."""
+        magnitude = np.float32(self.unit / 2)
+        while np.rint(float(magnitude) / self.unit) == 0:
+            magnitude = np.nextafter(magnitude, np.float32(np.inf))
+        return magnitude
 
-    def values(self, levels: np.ndarray, negative: np.ndarray) -> np.ndarray:
-        """The float32 values of multiples."""
-        magnitudes = (levels * self.unit).astype(np.float32)
-        return np.negative(magnitudes, out=magnitudes, where=negative)
+    def truncated(self, values: np.ndarray, allocate: Allocate) -> np.ndarray:
+        """The largest multiples up to the magnitudes of values, cut to the limit, with the values' signs."""
+        multiples = self._values(self._levels(values, False, allocate), allocate)
+        return np.copysign(multiples, values, out=multiples)
 
-    def encode(self, values: np.ndarray, counts: np.ndarray) -> Buffers:
-        signs = pack_bits(values < 0)
+    def encode(self, values: np.ndarray, counts: np.ndarray, allocate: Allocate = np.empty) -> Buffers:
+        signs = pack_signs(values, allocate)
         if self.limit == 1:
             return [signs]
-        return [signs, rice.pack(self.levels(values).astype(np.uint32) - np.uint32(1), counts)]
+        levels = self._levels(values, True, allocate)
+        levels -= np.uint32(1)
+        return [signs, rice.pack(levels, counts, allocate)]
 
-    def decode(self, buffers: WireBuffers, counts: np.ndarray) -> np.ndarray:
-        negative = unpack_bits(buffers[0], int(counts.sum()), "signs")
+    def decode(self, buffers: WireBuffers, counts: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
+        signs = view_signs(buffers[0], int(counts.sum()))
         if self.limit == 1:
-            return self.values(np.ones(negative.size), negative)
-        less_one = rice.unpack(buffers[1], counts, "multiples")
-        if (less_one >= self.limit).any():
-            raise CodecError(f"multiples: one is above {self.limit}")
-        return self.values(less_one + 1.0, negative)
+            values = allocate(int(counts.sum()), np.float32)
+            values.fill(self.unit)
+        else:
+            levels = rice.unpack(buffers[1], counts, "multiples", allocate)
+            if levels.max(initial=0) >= self.limit:
+                raise CodecError(f"multiples: one is above {self.limit}")
+            levels += np.uint32(1)
+            values = self._values(levels, allocate)
+        sparse_kernels.negate(signs, values)
+        return values
+
+    def _levels(self, values: np.ndarray, nearest: bool, allocate: Allocate) -> np.ndarray:
+        """The multiples nearest to |values|, or those below, cut to the limit, uint32."""
+        levels = allocate(values.size, np.uint32)
+        sparse_kernels.levels_of(values, self.unit, self.limit, nearest, levels)
+        return levels
+
+    def _values(self, levels: np.ndarray, allocate: Allocate) -> np.ndarray:
+        values = allocate(levels.size, np.float32)
+        sparse_kernels.multiples_of(levels, self.unit, values)
+        return values
 
 
 class SparseMultiples(SparseCodec):
@@ -80,18 +103,16 @@ class SparseMultiples(SparseCodec):
     unit, limit : see `Multiples`
     """
 
-    values: Multiples
-
     def __init__(self, layout: Layout, unit: float, limit: int) -> None:
-        super().__init__(layout, Multiples(unit, limit))
+        multiples = Multiples(unit, limit)
+        super().__init__(layout, multiples)
+        self._bits = multiples.smallest.view(np.uint32)
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""
-        x = flat(vector, self.layout)
-        places = select(x, NOT_ZERO)
-        values = gathered(x, places)
-        present = self.values.levels(values) != 0  # NaN is: `pack` refuses it
-        return self.pack(Kept(places[present], values[present]))
+        x = elements(vector, self.layout)
+        places = select(x, self._bits, allocate=self._pool.take)
+        return self.pack(Kept(places, gathered(x, places, self._pool.take)))
 
 
 class Thresholded(SparseCodec):
@@ -128,24 +149,21 @@ class Thresholded(SparseCodec):
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""
-        x = flat(vector, self.layout)
-        places = select(x, self._bits)
-        return self.pack(Kept(places, self._truncated(gathered(x, places), places)))
+        x = elements(vector, self.layout)
+        places = select(x, self._bits, allocate=self._pool.take)
+        return self.pack(Kept(places, self._truncated(gathered(x, places, self._pool.take), places)))
 
     def encode_with_feedback(self, vector: torch.Tensor, residual: torch.Tensor, key: Key | None = None) -> Buffers:
         """Encode vector + residual and bring the residual up to date; an error in the vector leaves it as it was."""
-        kept_back = flat(residual, self.layout)
-        places = add_select(finite(vector, self.layout), kept_back, self._bits)
-        values = gathered(kept_back, places)
+        x, kept_back = finite(vector, self.layout), beside(residual, vector, self.layout)
+        places = add_select(x, kept_back, self._bits, self._pool.take)
+        values = gathered(kept_back, places, self._pool.take)
         sent = self._truncated(values, places)
         buffers = self.pack(Kept(places, sent))
-        kept_back[places] = values - sent
+        put(kept_back, places, np.subtract(values, sent, out=values))
         return buffers
 
     def _truncated(self, values: np.ndarray, places: np.ndarray) -> np.ndarray:
         """What is sent of values that reach the threshold; CodecError where one is infinite, or was added up to it."""
         self.require_finite(values, places)
-        if not isinstance(self.values, Multiples):
-            return values
-        levels = np.floor(np.abs(values.astype(np.float64)) / self.values.unit)
-        return self.values.values(np.minimum(levels, self.values.limit), values < 0)
+        return self.values.truncated(values, self._pool.take) if isinstance(self.values, Multiples) else values

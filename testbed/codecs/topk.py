@@ -14,8 +14,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-from testbed.codecs import kernels
+from testbed.codecs import kernels, sparse_kernels
 from testbed.codecs.base import Buffers, Elements, Key, elements, to_host
+from testbed.codecs.buffers import BufferPool
 from testbed.codecs.device import sparse as on_device
 from testbed.codecs.sparse import (
     NOT_ZERO,
@@ -59,6 +60,7 @@ class Largest:
         self.layout = layout
         self.dense_biases = dense_biases
         self._samples: dict[int, np.ndarray] = {}
+        self._pool = BufferPool()
 
     def wanted(self, layer: Layer, kept: float) -> int:
         """How many elements a layer keeps of those that are not zero: a fraction, rounded up, so at least one."""
@@ -71,38 +73,41 @@ class Largest:
 
         Of equal magnitudes those that come first are taken. CodecError names the layer that holds NaN or infinity.
         """
-        return joined([self._of_layer(layer, x, self.wanted(layer, kept)) for layer in self.layout])
+        parts = [self._of_layer(layer, x, self.wanted(layer, kept)) for layer in self.layout]
+        return joined(parts, self._pool.take)
 
     def _of_layer(self, layer: Layer, x: Elements, wanted: int) -> np.ndarray:
         places, high = self._candidates(x[layer.slice], wanted, layer.offset)
-        bits = _magnitudes(gathered(x, places))
+        bits = self._magnitudes(x, places)
         if bits.size and bits.max() >= _INFINITY:
             raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
-        return places if places.size <= wanted else places[_ranked(bits, wanted, high)]
+        if places.size > wanted:
+            sparse_kernels.keep_largest(places, bits, self._threshold(bits, wanted, high), wanted)
+        return places[:wanted]
 
     def _candidates(self, x: Elements, wanted: int, start: int) -> tuple[np.ndarray, np.uint32]:
-        """Places (from `start`) of a layer's elements, the wanted ones among them; what `_ranked` need not rank."""
+        """Places (from `start`) with the wanted ones among them; the bits from which on none need be ranked."""
         if isinstance(x, torch.Tensor):
             return (to_host(on_device.largest_places(x, wanted)) + start).astype(np.uint32), _INFINITY
         low, high = self._estimate(x, wanted)
-        places = select(x, low, start)
+        places = select(x, low, start, self._pool.take)
         if places.size < wanted and low > NOT_ZERO:
-            return select(x, NOT_ZERO, start), _INFINITY
+            return select(x, NOT_ZERO, start, self._pool.take), _INFINITY
         return places, high
 
     def _estimate(self, x: np.ndarray, wanted: int) -> tuple[np.uint32, np.uint32]:
         """The bits of two magnitudes: very likely fewer than are wanted reach the second, and more the first."""
         if x.size < RANKED_WHOLE:
             return NOT_ZERO, _INFINITY
-        bits = _magnitudes(x[self._sample(x.size)])
+        bits = self._magnitudes(x, self._sample(x.size))
         expected = wanted / x.size * bits.size
         margin = _DEVIATIONS * sqrt(expected) + _DEVIATIONS
         last = bits.size - 1
         low, high = last - int(expected + margin), last - max(int(expected - margin), 0)
-        ordered = np.partition(bits, [max(low, 0), high])
+        bits.partition([max(low, 0), high])
         return (
-            max(ordered[low], NOT_ZERO) if low >= 0 else NOT_ZERO,
-            ordered[high] if high < last else _INFINITY,
+            max(bits[low], NOT_ZERO) if low >= 0 else NOT_ZERO,
+            bits[high] if high < last else _INFINITY,
         )
 
     def _sample(self, size: int) -> np.ndarray:
@@ -110,30 +115,28 @@ class Largest:
         if size not in self._samples:
             count = min(SAMPLE, size // 4)
             starts = np.arange(count, dtype=np.int64) * size // count
-            self._samples[size] = starts + np.random.default_rng(size).integers(0, size // count, count)
+            drawn = np.random.default_rng(size).integers(0, size // count, count)
+            self._samples[size] = (starts + drawn).astype(np.uint32)
         return self._samples[size]
 
+    def _magnitudes(self, x: Elements, places: np.ndarray) -> np.ndarray:
+        """The bits of |x[places]|, which order magnitudes as numbers do; free to be written to."""
+        bits = gathered(x, places, self._pool.take).view(np.uint32)
+        return np.bitwise_and(bits, _ABS, out=bits)
 
-def _magnitudes(x: np.ndarray) -> np.ndarray:
-    """The bits of |x|, which order magnitudes as numbers do."""
-    return x.view(np.uint32) & _ABS
+    def _threshold(self, bits: np.ndarray, wanted: int, high: np.uint32) -> np.uint32:
+        """The smallest of the `wanted` largest of more bits than that.
 
-
-def _ranked(bits: np.ndarray, wanted: int, high: np.uint32) -> np.ndarray:
-    """Which of more magnitudes than wanted are the largest (bool), the first of equal ones.
-
-    Only those below `high` are ranked, unless there are too many of the others.
-    """
-    near = bits[bits < high]
-    missing = wanted - (bits.size - near.size)
-    if missing <= 0:
-        near, missing = bits, wanted
-    threshold = np.partition(near, near.size - missing)[near.size - missing]
-    chosen = bits >= threshold
-    surplus = int(chosen.sum()) - wanted
-    if surplus:
-        chosen[np.flatnonzero(bits == threshold)[-surplus:]] = False
-    return chosen
+        Only those below `high` are ranked, unless there are too many of the others.
+        """
+        near = self._pool.take(bits.size, np.uint32)
+        fewer = near[: sparse_kernels.below(bits, high, near)]
+        missing = wanted - (bits.size - fewer.size)
+        if missing <= 0:
+            near[:] = bits
+            fewer, missing = near, wanted
+        fewer.partition(fewer.size - missing)
+        return fewer[-missing]
 
 
 class TopK(SparseCodec):
@@ -158,4 +161,4 @@ class TopK(SparseCodec):
         """See `Codec.encode`; no random numbers are drawn."""
         x = elements(vector, self.layout)
         places = self.largest.places(x, self.kept)
-        return self.pack(Kept(places, gathered(x, places)))
+        return self.pack(Kept(places, gathered(x, places, self._pool.take)))

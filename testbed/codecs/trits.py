@@ -30,11 +30,11 @@ from testbed.codecs.base import (
     room,
     stretches,
     to_device,
-    to_host,
     wire_array,
-    write,
 )
+from testbed.codecs.buffers import BufferPool
 from testbed.codecs.device import ternary as on_device
+from testbed.codecs.selection import Selection
 from testbed.codecs.threads import CHUNK, in_chunks
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
@@ -60,17 +60,16 @@ class TritFormat:
 
     def __init__(self, layout: Layout, is_float: Callable[[Layer], bool], one_scale: bool = False) -> None:
         self.layout = layout
-        self.ternary = tuple(layer for layer in layout if not is_float(layer))
-        self.floats = tuple(layer for layer in layout if is_float(layer))
-        self.indexes = tuple(i for i, layer in enumerate(layout) if not is_float(layer))
+        self.selection = Selection(layout, lambda layer: not is_float(layer))
+        self.ternary, self.floats, self.indexes = self.selection.coded, self.selection.floats, self.selection.indexes
         self.one_scale = one_scale
         self.scale_count = min(1, len(self.ternary)) if one_scale else len(self.ternary)
         self.float_size = sum(layer.size for layer in self.floats)
-        self._float_places = stretches(layer.size for layer in self.floats)
         lengths = [-(-layer.size // kernels.TRITS) for layer in self.ternary]
         self.runs = stretches(lengths)
         self.trit_bytes = sum(lengths)
         self.nbytes = 4 * self.scale_count + 4 * self.float_size + self.trit_bytes
+        self._pool = BufferPool()
 
     def scale_of(self, scales: np.ndarray, position: int) -> np.float32:
         """The scale of the ternary layer at this position among the ternary layers."""
@@ -79,16 +78,6 @@ class TritFormat:
     def scale_name(self, index: int) -> str:
         """Whose scale this is, for an error."""
         return "all layers" if self.one_scale else f"layer {self.ternary[index].name}"
-
-    def gather_floats(self, x: Elements) -> np.ndarray:
-        """A copy of the float layers' values, one after the other [float_size]."""
-        parts = [to_host(x[layer.slice]) for layer in self.floats]
-        return np.concatenate(parts) if parts else np.empty(0, np.float32)
-
-    def scatter_floats(self, values: np.ndarray, x: Elements) -> None:
-        """The inverse of `gather_floats`, into a vector [layout.size]."""
-        for layer, place in zip(self.floats, self._float_places, strict=True):
-            write(values[place], x[layer.slice])
 
     def check(self, buffers: WireBuffers) -> Parts:
         """View a message from the wire; CodecError names what is wrong: a count, a size, a scale, a digit."""
@@ -117,14 +106,17 @@ class TritFormat:
         """Write 0, +scale or -scale for each digit, the float layers as they came; see `Codec.decode`."""
         parts = self.check(buffers)
         vector, y = room(out, self.layout)
-        self.scatter_floats(parts.floats, y)
+        self.selection.scatter(parts.floats, y)
         for position, (layer, run) in enumerate(zip(self.ternary, self.runs, strict=True)):
             _unpack(parts.trits[run], y[layer.slice], self.scale_of(parts.scales, position))
         return vector
 
     def buffers(self, scales: np.ndarray, x: Elements) -> Buffers:
-        """The buffers of a new message of vector x: scales and floats filled in, trits to be written."""
-        return [scales, self.gather_floats(x), np.empty(self.trit_bytes, np.uint8)]
+        """The buffers of a new message of vector x: scales and floats filled in, trits to be written.
+
+        CodecError names the float layer that holds NaN or infinity.
+        """
+        return [scales, self.selection.gather(x), self._pool.take(self.trit_bytes)]
 
 
 def _unpack(trits: np.ndarray, y: Elements, scale: np.float32) -> None:

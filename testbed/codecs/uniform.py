@@ -43,6 +43,7 @@ from testbed.codecs.base import (
     to_host,
     wire_array,
 )
+from testbed.codecs.buffers import BufferPool
 from testbed.codecs.device import planes as on_device
 from testbed.codecs.selection import Selection
 from testbed.codecs.threads import CHUNK, in_chunks
@@ -51,6 +52,7 @@ from testbed.layout import Layer, Layout
 
 MAX_BITS = 8
 Rounding = Literal["nearest", "random"]
+_NONE = np.empty(0, np.float32)
 
 
 class Quantized(NamedTuple):
@@ -92,6 +94,7 @@ class Uniform:
         self.rounding = rounding
         self.selection = Selection(layout, chosen)
         self._places = stretches(layer.size for layer in self.selection.coded)
+        self._pool = BufferPool()
 
     def nbytes(self, bits: int | None = None) -> int:
         """Exact bytes of a message of so many bits an element."""
@@ -128,7 +131,7 @@ class Uniform:
         """The levels that `encode` packs, e.g. for an entropy coder; parameters and errors are those of `encode`."""
         x, k = flat(vector, self.layout), self._bits(bits)
         ranges = self._ranges(x, None)
-        levels = np.empty(sum(layer.size for layer in self.selection.coded), np.uint8)
+        levels = self._pool.take(sum(layer.size for layer in self.selection.coded))
         rules = self._rules(ranges, k, key)
         for layer, place, rule in zip(self.selection.coded, self._places, rules, strict=True):
             _write_levels(rule, x[layer.slice], levels[place])
@@ -158,8 +161,9 @@ class Uniform:
             with np.errstate(over="ignore"):
                 floats += self.selection.gather(rest)
             require_finite(floats, self.selection.floats)
-            self.selection.scatter(np.zeros_like(floats), rest)
-        planes = np.empty(sum(self._lengths(bits)), np.uint8)
+            for layer in self.selection.floats:
+                rest[layer.slice] = 0
+        planes = self._pool.take(sum(self._lengths(bits)))
         for layer, rule, run in zip(self.selection.coded, rules, stretches(self._lengths(bits)), strict=True):
             _pack(rule, x[layer.slice], None if rest is None else rest[layer.slice], planes[run])
         return [np.array([bits], np.uint8), ranges.reshape(-1), floats, planes]
@@ -243,11 +247,9 @@ def _pack(rule: _Rule, x: Elements, rest: Elements | None, planes: np.ndarray) -
 
     def pack(start: int, stop: int) -> None:
         out = planes[rule.bits * start // level_kernels.PLANES :]
+        left = _NONE if rest is None else rest[start:stop]
         how = rule.bits, rule.low, rule.step, rule.random, start, rule.key
-        if rest is None:
-            bit_kernels.quantize_pack(x[start:stop], out, *how)
-        else:
-            bit_kernels.quantize_pack_rest(x[start:stop], rest[start:stop], out, *how)
+        bit_kernels.quantize_pack(x[start:stop], left, out, *how)
 
     in_chunks(pack, len(x))
 

@@ -19,6 +19,7 @@ from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
 from testbed.codecs.dgc import DGC
 from testbed.codecs.entropy import EntropyCoded
+from testbed.codecs.entropy_planes import coded_levels, coded_qsgd, coded_uniform
 from testbed.codecs.half import Half
 from testbed.codecs.memory import remembering
 from testbed.codecs.onebit import OneBit
@@ -30,8 +31,9 @@ from testbed.codecs.uniform import Uniform
 from testbed.errors import CodecError
 from testbed.layout import Layout
 
-MESSAGES = int(os.environ.get("FUZZ_MESSAGES", "1000"))
-LAYOUT = Layout.of([("a.weight", (40, 30)), ("a.bias", (40,)), ("b.weight", (7, 11)), ("b.bias", (7,))])
+MESSAGES = int(os.environ.get("FUZZ_MESSAGES", "250"))
+SHAPES = {"a.weight": (40, 30), "a.bias": (40,), "none.weight": (0, 4), "one.bias": (1,), "b.weight": (7, 11)}
+LAYOUT = Layout.of([*SHAPES.items(), ("b.bias", (7,))])
 MOST_BYTES = 2_000_000  # the vector is 5 kB; the rest is Python and numba's own
 CODECS: dict[str, Callable[[], Any]] = {
     "float32": lambda: Float32(LAYOUT),
@@ -41,71 +43,117 @@ CODECS: dict[str, Callable[[], Any]] = {
     "block ternary": lambda: BlockTernary(LAYOUT),
     "block threshold ternary": lambda: BlockThresholdTernary(LAYOUT),
     "entropy-coded ternary": lambda: EntropyCoded(Ternary(LAYOUT)),
+    "entropy-coded uniform": lambda: coded_uniform(Uniform(LAYOUT, bits=4)),
+    "entropy-coded QSGD": lambda: coded_qsgd(QSGD(LAYOUT, smallest=0)),
     "1-bit": lambda: OneBit(LAYOUT),
-    "uniform": lambda: Uniform(LAYOUT, bits=3),
+    "uniform, 1 bit": lambda: Uniform(LAYOUT, bits=1),
+    "uniform, 3 bits": lambda: Uniform(LAYOUT, bits=3),
+    "uniform, random": lambda: Uniform(LAYOUT, 3, "random"),
+    "uniform, last in float32": lambda: Uniform(LAYOUT, 8, chosen=lambda layer: not layer.last),
     "QSGD": lambda: QSGD(LAYOUT),
+    "QSGD, buckets": lambda: QSGD(LAYOUT, levels=5, bucket=64, smallest=0),
+    "QSGD, Elias": lambda: QSGD(LAYOUT, levels=7, bucket=128, norm="euclidean", coding="elias", smallest=30),
     "adaptive": lambda: Adaptive(LAYOUT),
     "sparse": lambda: Sparse(LAYOUT),
     "top-k": lambda: TopK(LAYOUT, 0.05),
+    "top-k, float16": lambda: TopK(LAYOUT, 0.02, values="float16"),
+    "top-k, signs": lambda: TopK(LAYOUT, 0.02, values="ternary"),
     "DGC": lambda: DGC(LAYOUT, 4, sparsity=0.95, momentum=0.9, warmup_epochs=0, epoch_steps=1),
     "WGT": lambda: Thresholded(LAYOUT, 1.0),
     "BGT": lambda: Thresholded(LAYOUT, 1.0, limit=1),
     "QGT": lambda: Thresholded(LAYOUT, 0.1, limit=255),
     "multiples": lambda: SparseMultiples(LAYOUT, 0.25, 1020),
 }
+VECTOR = torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(0))
+VECTOR[VECTOR.abs() < 0.5] = 0  # sparse messages have gaps
+AWKWARD = [0, 1, 127, 128, 255]
 
 
 def mutated(message: list[bytes], random: np.random.Generator) -> list[bytes]:
-    """The message with bytes changed, cut off, put in, or buffers swapped, left out or doubled."""
+    """The message with bits or bytes changed, cut off or put in, or buffers swapped or left out."""
     buffers = [bytearray(buffer) for buffer in message]
     for _ in range(random.integers(1, 4)):
-        place = int(random.integers(len(buffers))) if buffers else 0
-        chosen = buffers[place] if buffers else bytearray()
-        match random.integers(7):
-            case 0 | 1 | 2 if chosen:
-                chosen[int(random.integers(len(chosen)))] = int(
-                    random.choice([0, 1, 127, 128, 255, random.integers(256)])
-                )
+        if not buffers:
+            break
+        which = int(random.integers(len(buffers)))
+        chosen = buffers[which]
+        place = int(random.integers(len(chosen))) if chosen else 0
+        match random.integers(10):
+            case 0 | 1 if chosen:
+                chosen[place] ^= 1 << random.integers(8)
+            case 2 if chosen:
+                chosen[place] = random.integers(256)
             case 3 if chosen:
-                del chosen[int(random.integers(len(chosen))) :]
-            case 4:
-                chosen += random.bytes(int(random.integers(1, 9)))
-            case 5 if len(buffers) > 1:
-                buffers[place], buffers[place - 1] = buffers[place - 1], buffers[place]
-            case 6 if buffers:
-                del buffers[place]
+                chosen[place] = random.choice(AWKWARD)
+            case 4 | 5:  # one count or scale that is 0, or as large as can be
+                length = len(chosen[place : place + 4])
+                chosen[place : place + 4] = (b"\0" if random.integers(2) else b"\xff") * length
+            case 6:
+                del chosen[place:]
+            case 7:
+                chosen[place:place] = random.bytes(random.integers(1, 9))
+            case 8:
+                buffers[which], buffers[which - 1] = buffers[which - 1], buffers[which]
+            case 9:
+                del buffers[which]
     return [bytes(buffer) for buffer in buffers]
 
 
-def level_sum() -> tuple[Any, list[bytes]]:
+def level_sum(workers: int, entropy: bool) -> tuple[Any, list[bytes]]:
     ternary = Ternary(LAYOUT)
-    total = LevelSum(ternary, 2)
-    vector = torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(0))
-    scales = ternary.limits(vector).scales
-    parts = [ternary.encode(vector, Key(0, worker, 0), scales) for worker in range(2)]
-    return total, [buffer.tobytes() for buffer in total.encode(total.sum(parts))]
+    total = LevelSum(ternary, workers)
+    scales = ternary.limits(VECTOR).scales
+    parts = [ternary.encode(VECTOR, Key(0, worker, 0), scales) for worker in range(workers)]
+    plain, packed = total.encode(total.sum(parts)), coded_levels(total, ternary)
+    codec, message = (packed, packed.pack(plain)) if entropy else (total, plain)
+    return codec, [buffer.tobytes() for buffer in message]
 
 
-@pytest.mark.parametrize("name", [*CODECS, "level sum"])
-def test_no_bytes_do_harm(name: str) -> None:
+SUMS = {"level sum": (2, False), "entropy-coded sum": (4, True), "entropy-coded sum of many": (150, True)}
+
+
+def coded(name: str) -> tuple[Any, list[bytes]]:
+    """The codec of that name and a message of it."""
+    if name in SUMS:
+        return level_sum(*SUMS[name])
+    codec = remembering(CODECS[name]())
+    return codec, [buffer.tobytes() for buffer in codec.encode(VECTOR, Key(0, 0, 0), codec.start())]
+
+
+def fuzz(name: str, count: int) -> None:
+    """Decode `count` mutated messages."""
     random = np.random.default_rng(7)
-    if name == "level sum":
-        codec, message = level_sum()
-    else:
-        codec = remembering(CODECS[name]())
-        vector = torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(0))
-        message = [buffer.tobytes() for buffer in codec.encode(vector, Key(0, 0, 0), codec.start())]
-    codec.decode(message)
-    tracemalloc.start()
+    codec, message = coded(name)
+    out = torch.empty(LAYOUT.size)
     refused = 0
-    for _ in range(MESSAGES):
+    for _ in range(count):
         try:
-            vector = codec.decode(mutated(message, random))
+            vector = codec.decode(mutated(message, random), out)
         except CodecError:
             refused += 1
             continue
-        assert vector.shape == (LAYOUT.size,) and vector.dtype == torch.float32
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+        assert vector is out
+        assert name == "float32" or bool(vector.isfinite().all())  # of float32 any bits are a message
+    assert count // 8 < refused < count  # some mutations leave a message another valid one
+
+
+NAMES = [*CODECS, *SUMS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_bytes_do_harm(name: str) -> None:
+    codec, message = coded(name)
+    codec.decode(message)
+    tracemalloc.start()
+    try:
+        fuzz(name, MESSAGES)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
     assert peak_bytes < MOST_BYTES
-    assert refused > MESSAGES // 4  # sizes alone give so many away
+
+
+@pytest.mark.slow
+def test_of_a_hundred_thousand_messages_none_does() -> None:
+    for name in NAMES:
+        fuzz(name, 100_000 // len(NAMES))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 import pytest
 import torch
+from elsewhere import PLACES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.codecs.base import Key
-from testbed.codecs.factor_points import Product, lloyd_max
+from testbed.codecs.factor_points import COLUMNS, Product, lloyd_max
 from testbed.codecs.factors import Dithered, FactorCodec, LloydMax, MinimumError, Unquantized, multiply
 from testbed.errors import CodecError
 from testbed.layout import Factors, Layout
@@ -37,6 +39,8 @@ CODECS: dict[str, Callable[[Layout, int], FactorCodec]] = {
     "fine": lambda layout, samples: Dithered(layout, samples, levels=20),
     "unquantized": Unquantized,
 }
+on_devices = pytest.mark.parametrize("place", PLACES)
+Place = Callable[[], AbstractContextManager[torch.device]]
 every_codec = pytest.mark.parametrize("make", CODECS.values(), ids=CODECS.keys())
 
 
@@ -105,10 +109,11 @@ def test_a_signal_of_one_sign_with_few_zeros_keeps_both_levels() -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_the_product_is_measured_as_defined(bias: bool) -> None:
+@pytest.mark.parametrize("width", [9, COLUMNS + 1])
+def test_the_product_is_measured_as_defined(width: int, bias: bool) -> None:
     """`Product` never forms G; this does (eq. 6)."""
     random = np.random.default_rng(0)
-    x, delta = random.normal(size=(6, 9)).astype(np.float32), random.normal(size=(6, 4)).astype(np.float32)
+    x, delta = random.normal(size=(6, width)).astype(np.float32), random.normal(size=(6, 4)).astype(np.float32)
     x_bins, delta_bins = random.integers(0, 3, x.shape), random.integers(0, 3, delta.shape)
     alpha, beta = random.normal(size=2), random.normal(size=2)
     one = 0.5 if bias else 0.0
@@ -199,6 +204,52 @@ def test_multiplying_all_workers_at_once_is_the_mean_of_their_gradients() -> Non
             bias = sum(f[number][1].mean(0) for f in workers) / 3
             torch.testing.assert_close(out[layer.bias.slice], bias, rtol=1e-4, atol=1e-7)
     assert out[:18].tolist() == [7.0] * 18  # the convolution's place
+
+
+# --- factors that are not on the CPU ---------------------------------------------------------------------------------
+
+
+def moved(factors: list[Factors], device: torch.device | str) -> list[Factors]:
+    return [(x.to(device), delta.to(device)) for x, delta in factors]
+
+
+@on_devices
+@every_codec
+@pytest.mark.parametrize(("samples", "scale"), [(0, 1.0), (1, 1e-40), (SAMPLES, 0.0), (SAMPLES, 1e-3), (SAMPLES, 1e30)])
+def test_messages_are_the_same_to_the_byte_elsewhere(
+    place: Place, make: Callable[[Layout, int], FactorCodec], samples: int, scale: float
+) -> None:
+    codec, factors = make(NET, samples), relu_factors(5, NET, samples, scale)
+    expected = codec.encode(factors, KEY)
+    with place() as device:
+        found = codec.encode(moved(factors, device), KEY)
+        there = codec.decode(found, KEY, device)
+        assert all(part.device == there[0][0].device != torch.device("cpu") for pair in there for part in pair)
+        there = moved(there, "cpu")
+    assert np.allclose(found[0], expected[0], rtol=1e-6, atol=2.0**-149)
+    assert [part.tobytes() for part in found[1:]] == [part.tobytes() for part in expected[1:]]
+    for pair, pair_there in zip(codec.decode(found, KEY), there, strict=True):
+        for here, elsewhere in zip(pair, pair_there, strict=True):
+            assert here.view(torch.int32).equal(elsewhere.view(torch.int32))
+
+
+@on_devices
+@every_codec
+def test_what_is_not_finite_is_named_elsewhere(place: Place, make: Callable[[Layout, int], FactorCodec]) -> None:
+    factors = relu_factors(0)
+    factors[2][0][1, 1] = float("nan")
+    with place() as device, pytest.raises(CodecError, match=r"layer c\.weight, X: NaN or infinity"):
+        make(NET, SAMPLES).encode(moved(factors, device), KEY)
+
+
+@on_devices
+def test_factors_are_multiplied_where_they_are(place: Place) -> None:
+    workers, out = [relu_factors(seed) for seed in range(3)], torch.zeros(NET.size)
+    multiply(NET, workers, out)
+    with place() as device:
+        there = torch.zeros(NET.size, device=device)
+        multiply(NET, [moved(factors, device) for factors in workers], there)
+        torch.testing.assert_close(there.cpu(), out)
 
 
 # --- how many bytes ------------------------------------------------------------------------------------------------

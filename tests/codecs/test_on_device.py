@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 import pytest
@@ -19,14 +19,15 @@ from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.base import Buffers, Codec
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
 from testbed.codecs.device import planar
+from testbed.codecs.dgc import DGC
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
-from testbed.codecs.memory import ErrorFeedback
+from testbed.codecs.memory import ErrorFeedback, Remembering
 from testbed.codecs.onebit import OneBit
 from testbed.codecs.qsgd import QSGD
 from testbed.codecs.sparse import Sparse
 from testbed.codecs.threads import CHUNK
-from testbed.codecs.threshold import Thresholded
+from testbed.codecs.threshold import SparseMultiples, Thresholded
 from testbed.codecs.topk import TopK
 from testbed.codecs.uniform import Rounding, Uniform
 from testbed.errors import CodecError
@@ -53,6 +54,14 @@ EXACT: dict[str, Callable[[Layout], Codec]] = {
     "top-k-half": lambda layout: TopK(layout, 0.5, "float16", dense_biases=True),
     "top-k-ternary": lambda layout: TopK(layout, 0.2, "ternary"),
     "sparse": Sparse,
+    "thresholded": lambda layout: Thresholded(layout, 0.7),
+    "thresholded-signs": lambda layout: Thresholded(layout, 0.7, limit=1),
+    "thresholded-multiples": lambda layout: Thresholded(layout, 0.3, limit=255),
+    "multiples": lambda layout: SparseMultiples(layout, 0.25, 1020),
+    "qsgd": lambda layout: QSGD(layout, smallest=8),
+    "qsgd-elias": lambda layout: QSGD(layout, 1, coding="elias", smallest=0),
+    "qsgd-finest": lambda layout: QSGD(layout, 127, 8192, smallest=0),
+    "qsgd-finest-elias": lambda layout: QSGD(layout, 127, 1, coding="elias", smallest=0),
 }
 SCALED: dict[str, Callable[[Layout], Codec]] = {  # their scales are sums, equal to rounding only
     "ternary": Ternary,
@@ -63,12 +72,28 @@ SCALED: dict[str, Callable[[Layout], Codec]] = {  # their scales are sums, equal
     "block-unclipped": lambda layout: BlockTernary(layout, clip=None),
     "block-threshold": BlockThresholdTernary,
     "one-bit": OneBit,
+    "qsgd-euclidean": lambda layout: QSGD(layout, 22, 256, "euclidean", smallest=8),
+    "adaptive": Adaptive,
+    "adaptive-fine": lambda layout: Adaptive(layout, 0.002),
 }
-FED_BACK: dict[str, Callable[[Layout], BlockThresholdTernary | OneBit | Uniform]] = {
+CODECS = EXACT | SCALED
+FED_BACK: dict[str, Callable[[Layout], Adaptive | BlockThresholdTernary | OneBit | Thresholded | Uniform]] = {
     "block-threshold": BlockThresholdTernary,
     "one-bit": OneBit,
     "3-bit": lambda layout: Uniform(layout, 3),
     "8-bit-random": lambda layout: Uniform(layout, 8, "random", lambda layer: not layer.bias),
+    "adaptive": Adaptive,
+    "thresholded": lambda layout: Thresholded(layout, 0.7),
+}
+REMEMBERING: dict[str, Callable[[Layout], Remembering]] = {
+    "fused": lambda layout: ErrorFeedback(OneBit(layout)),
+    "apart": lambda layout: ErrorFeedback(TopK(layout, 0.1)),
+    "adaptive": lambda layout: ErrorFeedback(Adaptive(layout)),
+    "multiples": lambda layout: ErrorFeedback(Thresholded(layout, 0.3, limit=255)),
+    "dgc": lambda layout: DGC(layout, 4, sparsity=0.9, warmup_epochs=2),
+    "dgc-nesterov": lambda layout: DGC(layout, 4, sparsity=0.99, nesterov=True, clip_norm=1.0, values="float16"),
+    "dgc-plain": lambda layout: DGC(layout, 4, sparsity=0.9, momentum=0.0, values="ternary", dense_biases=True),
+    "dgc-unmasked": lambda layout: DGC(layout, 4, sparsity=0.9, masking=False, warmup_epochs=0),
 }
 
 
@@ -107,33 +132,30 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 @on_devices
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", CODECS)
 @settings(max_examples=6, deadline=None)
 @given(size=st.sampled_from(SIZES), seed=seeds, spread=spreads)
 def test_messages_are_the_same_to_the_byte(place: Place, name: str, size: int, seed: int, spread: float) -> None:
-    codec = EXACT[name](layout_of(size))
+    """Where scales are sums, they are equal to 1e-6, and the rest is the same where they are the same."""
+    codec = CODECS[name](layout_of(size))
     values, key = vector(codec.layout.size, seed, spread), Key(seed, 3, 5)
     expected = codec.encode(values, key)
     found = encoded(codec, values, key, place)
-    assert as_bytes(found) == as_bytes(expected)
+    if name in SCALED:
+        assert np.allclose(found[0], expected[0], rtol=1e-6, atol=2.0**-149)  # the smallest float32 has no digits
+    if name in EXACT or as_bytes(found[:1]) == as_bytes(expected[:1]):
+        assert as_bytes(found) == as_bytes(expected)
     assert [buffer.dtype for buffer in found] == [buffer.dtype for buffer in expected]
-    assert same_bits(decoded(codec, expected, place), codec.decode(expected))
+    assert same_bits(decoded(codec, found, place), codec.decode(found))
 
 
 @on_devices
 @pytest.mark.parametrize("name", SCALED)
-@settings(max_examples=6, deadline=None)
-@given(size=st.sampled_from(SIZES), seed=seeds, spread=spreads)
-def test_scales_are_equal_to_1e_6(place: Place, name: str, size: int, seed: int, spread: float) -> None:
-    codec = SCALED[name](layout_of(size))
-    values, key = vector(codec.layout.size, seed, spread), Key(seed, 3, 5)
-    expected = codec.encode(values, key)
-    found = encoded(codec, values, key, place)
-    assert np.allclose(found[0], expected[0], rtol=1e-6, atol=2.0**-149)  # the smallest float32 has no digits
-    if as_bytes(found[:1]) == as_bytes(expected[:1]):
-        assert as_bytes(found) == as_bytes(expected)
-    assert [(buffer.dtype, buffer.size) for buffer in found] == [(buffer.dtype, buffer.size) for buffer in expected]
-    assert same_bits(decoded(codec, found, place), codec.decode(found))
+@pytest.mark.parametrize("size", [1, 5121, 16_500])
+def test_messages_of_exact_sums_are_the_same_to_the_byte(place: Place, name: str, size: int) -> None:
+    codec, key = SCALED[name](layout_of(size)), Key(1, 2, 3)
+    values = vector(codec.layout.size, size).mul(16).round().div(16)
+    assert as_bytes(encoded(codec, values, key, place)) == as_bytes(codec.encode(values, key))
 
 
 @on_devices
@@ -205,7 +227,9 @@ def test_the_residual_is_what_the_message_leaves(place: Place, name: str, size: 
     left_here = kept.clone()
     expected = codec.encode_with_feedback(values, left_here, Key(seed, 0, 0))
     assert torch.equal(left, (values + kept) - codec.decode(buffers))
-    if isinstance(codec, Uniform) or as_bytes(buffers[:1]) == as_bytes(expected[:1]):  # others have sums for scales
+    if not isinstance(codec, BlockThresholdTernary | OneBit | Adaptive) or as_bytes(buffers[:1]) == as_bytes(
+        expected[:1]
+    ):  # these have sums for scales
         assert as_bytes(buffers) == as_bytes(expected)
         assert torch.equal(left, left_here)
 
@@ -263,27 +287,43 @@ def test_messages_add_up_there(place: Place) -> None:
 
 
 @on_devices
-@pytest.mark.parametrize("codec", [OneBit, TopK], ids=["fused", "apart"])
-def test_a_sender_remembers_where_its_vectors_are(place: Place, codec: Callable[..., Codec]) -> None:
-    layout = layout_of(1000)
-    feedback = ErrorFeedback(codec(layout) if codec is OneBit else codec(layout, 0.1))
-    memory, memory_here = feedback.start(), feedback.start()
-    for step in range(3):
-        values = vector(layout.size, step)
-        expected = feedback.encode(values, Key(0, 0, step), memory_here)
+@pytest.mark.parametrize("name", REMEMBERING)
+@pytest.mark.parametrize("size", [0, 1000, 5121])
+def test_a_sender_remembers_where_its_vectors_are(place: Place, name: str, size: int) -> None:
+    """From its first message there on; a message with scales that are sums is equal to their 1e-6."""
+    codec = REMEMBERING[name](layout_of(size))
+    memory, memory_here = codec.start(), codec.start()
+    for step in range(4):
+        values = vector(codec.layout.size, step)
+        expected = codec.encode(values, Key(0, 0, step), memory_here)
         with place() as device:
-            found = feedback.encode(values.to(device), Key(0, 0, step), memory)
-            assert memory.residual.device == values.to(device).device
-            assert torch.allclose(memory.residual.cpu(), memory_here.residual, rtol=1e-5, atol=1e-6)
+            there = values.to(device)
+            found = codec.encode(there, Key(0, 0, step), memory)
+            for kept, kept_here in zip(vars(memory).values(), vars(memory_here).values(), strict=True):
+                assert kept.device == there.device
+                assert torch.allclose(kept.cpu(), kept_here, rtol=1e-5, atol=1e-6)
+                assert name in ("fused", "adaptive") or same_bits(kept.cpu(), kept_here)
         assert np.allclose(found[0], expected[0], rtol=1e-6)
         assert as_bytes(found[1:]) == as_bytes(expected[1:])
 
 
 @on_devices
-@pytest.mark.parametrize("name", [*EXACT, *SCALED])
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_a_refused_vector_is_not_remembered(place: Place, name: str) -> None:
+    codec = REMEMBERING[name](layout_of(100))
+    memory, broken = codec.start(), vector(codec.layout.size, 0)
+    broken[101] = float("nan")
+    with place() as device, pytest.raises(CodecError, match=r"layer a\.bias: NaN or infinity"):
+        codec.encode(broken.to(device), Key(0, 0, 0), memory)
+    if name != "fused":  # which goes over memory once, see `OneBit.encode_with_feedback`
+        assert not any(kept.cpu().any() for kept in vars(memory).values())
+
+
+@on_devices
+@pytest.mark.parametrize("name", CODECS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_nan_and_infinity_are_refused_by_the_layers_name(place: Place, name: str, value: float) -> None:
-    codec = {**EXACT, **SCALED}[name](layout_of(5200))
+    codec = CODECS[name](layout_of(5200))
     for layer in codec.layout:
         broken = vector(codec.layout.size, 0)
         broken[layer.end - 1] = value
@@ -292,13 +332,13 @@ def test_nan_and_infinity_are_refused_by_the_layers_name(place: Place, name: str
 
 
 @on_devices
-@pytest.mark.parametrize(
-    "codec", [QSGD, Adaptive, lambda layout: Thresholded(layout, 0.1)], ids=["qsgd", "adaptive", "thresholded"]
-)
-def test_codecs_of_the_cpu_say_so(place: Place, codec: Callable[[Layout], Codec]) -> None:
-    coder, values = codec(layout_of(100)), vector(layout_of(100).size, 0)
-    with pytest.raises(CodecError, match=r"works on the CPU, its vector is on .*: move it with \.cpu\(\)"):
-        encoded(coder, values, Key(0, 0, 0), place)
+@pytest.mark.parametrize("coding", ["fixed", "elias"])
+def test_malformed_levels_are_refused_there(place: Place, coding: Literal["fixed", "elias"]) -> None:
+    codec = QSGD(layout_of(100), coding=coding, smallest=0)
+    buffers = codec.encode(vector(codec.layout.size, 0), Key(0, 0, 0))
+    buffers[2][:] = 255  # a level of 15, where 14 stands for +7; a stream of as many bytes as there are not
+    with pytest.raises(CodecError, match="level"):
+        decoded(codec, buffers, place)
 
 
 @on_devices

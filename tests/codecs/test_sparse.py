@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +14,8 @@ from sparse_vectors import LAYOUT, nbytes, vector, vectors
 
 from testbed.codecs.base import Buffers
 from testbed.codecs.sparse import Floats, HalfFloats, Kept, Signs, Sparse, SparseCodec, Values
+from testbed.codecs.threshold import SparseMultiples, Thresholded
+from testbed.codecs.topk import TopK
 from testbed.errors import CodecError
 from testbed.layout import Layout
 
@@ -174,3 +177,27 @@ def test_places_beyond_2_to_the_24() -> None:
     x = torch.zeros(size)
     x[[5, 1 << 24, (1 << 24) + 1, size - 1]] = torch.tensor([1.0, 2.0, 3.0, 4.0])
     assert torch.equal(codec.decode(codec.encode(x)), x)
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        CODEC,
+        TopK(LAYOUT, 0.02, values="float16"),
+        TopK(LAYOUT, 0.02, values="ternary"),
+        Thresholded(LAYOUT, 2.0, 1),
+        SparseMultiples(LAYOUT, 0.5, 1000),
+    ],
+    ids=["sparse", "half", "signs", "one bit", "multiples"],
+)
+def test_counts_of_a_large_message_do_not_make_room_for_one(codec: SparseCodec) -> None:
+    """A message that claims all elements of all layers, and carries none, is refused at once."""
+    message = codec.encode(vector(5, filled=0.3, spread=2))
+    counts = np.array([layer.size for layer in LAYOUT], np.uint32)
+    for claimed in (counts, np.full_like(counts, 2**32 - 1)):
+        tracemalloc.start()
+        with pytest.raises(CodecError):
+            codec.decode([claimed, *message[1:]], torch.empty(LAYOUT.size))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 12 * LAYOUT.size

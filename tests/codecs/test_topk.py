@@ -67,7 +67,8 @@ def test_the_sample_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     codec = TopK(one_layer(x), 0.001)
     expected = codec.encode(x)
     for order in (x.abs().argsort(), x.abs().argsort(descending=True)):
-        monkeypatch.setattr(topk.Largest, "_sample", lambda self, size, order=order: order[: topk.SAMPLE].numpy())
+        sample = order[: topk.SAMPLE].numpy().astype(np.uint32)
+        monkeypatch.setattr(topk.Largest, "_sample", lambda self, size, sample=sample: sample)
         for found, wanted in zip(codec.encode(x), expected, strict=True):
             assert np.array_equal(found, wanted)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from testbed.codecs.kernels import _R1, _R2, _R3, SEGMENT
+from testbed.codecs.kernels import R1, R2, R3, SEGMENT
 
-_ROUNDS = tuple(int(factor) for factor in (_R1, _R2, _R3))  # of the kernels' hash
+_ROUNDS = tuple(int(factor) for factor in (R1, R2, R3))  # of the kernels' hash
 Coder = Callable[[torch.Tensor, int], torch.Tensor]
 
 
@@ -69,6 +69,14 @@ def rows_of(x: torch.Tensor, length: int) -> Iterator[torch.Tensor]:
         yield x[whole * length :].view(1, -1)
 
 
+def quotient(a: torch.Tensor | float, b: torch.Tensor | float) -> torch.Tensor:
+    """a / b, rounded once, of at least one tensor: of a plain number torch may multiply by the reciprocal."""
+    if not isinstance(a, torch.Tensor):
+        assert isinstance(b, torch.Tensor)
+        a = b.new_full((1,), a)
+    return a / (b if isinstance(b, torch.Tensor) else a.new_full((1,), b))
+
+
 # --- random numbers: 32-bit lanes as int32, whose products wrap ---------------------------------------------------
 
 
@@ -83,7 +91,7 @@ def shifted(h: torch.Tensor, places: int) -> torch.Tensor:
 
 
 def hashed(first: int, count: int, key: int, device: torch.device) -> torch.Tensor:
-    """32 random bits (int32 [count]) for each counter from `first` on; see `kernels._hash`."""
+    """32 random bits (int32 [count]) for each counter from `first` on; see `kernels.hashed`."""
     h = torch.arange(first, first + count, device=device).to(torch.int32)
     h = h ^ shifted(h, 17)
     h = (h * signed(_ROUNDS[0])) ^ signed(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import SupportsInt
+from typing import SupportsFloat, SupportsInt
 
 import torch
 
@@ -29,3 +29,16 @@ def largest_places(x: torch.Tensor, wanted: int) -> torch.Tensor:
         chosen[ties[-surplus:]] = False
         places = places[chosen]
     return places
+
+
+def accumulate(
+    x: torch.Tensor, factor: SupportsFloat, momentum: float, nesterov: bool, velocity: torch.Tensor, total: torch.Tensor
+) -> None:
+    """u <- momentum * u + factor * x; total += u, in place; see `sparse_kernels.accumulate`."""
+    gradient = x * float(factor)
+    if not velocity.numel():
+        total += gradient
+        return
+    velocity *= momentum
+    velocity += gradient
+    total += (gradient + velocity * momentum) if nesterov else velocity

@@ -6,9 +6,9 @@ from typing import SupportsFloat, SupportsInt
 
 import torch
 
-from testbed.codecs.block_kernels import _DRAW_RANGE, _HIGH, _LOW, BLOCK
-from testbed.codecs.device.planar import bits_of, largest, pack, rows_of, shifted, streams, unpack
-from testbed.codecs.kernels import SEGMENT, TRITS
+from testbed.codecs.block_kernels import BLOCK, HIGH_BITS, LOW_BITS
+from testbed.codecs.device.planar import bits_of, largest, pack, quotient, rows_of, shifted, streams, unpack
+from testbed.codecs.kernels import DRAW_RANGE, SEGMENT, TRITS
 
 # --- statistics of a layer: numbers of the host, in one transfer ----------------------------------------------------
 
@@ -152,7 +152,7 @@ def _block_scales(x: torch.Tensor, clip: float) -> list[tuple[torch.Tensor, torc
             clipped = torch.minimum(clip * variance.clamp(min=0).sqrt(), limit)
             limit = torch.where(variance > 1e-6 * mean_square, clipped, limit)
         near = limit.float()
-        inverse = torch.where(near > 0, (_DRAW_RANGE / near.double()).float(), 0.0)
+        inverse = torch.where(near > 0, quotient(DRAW_RANGE, near.double()).float(), 0.0)
         found.append((near / power, power, inverse))
     return found
 
@@ -162,7 +162,7 @@ def _power(top: torch.Tensor) -> torch.Tensor:
     bits = top.view(torch.int32)
     exponent = (127 - (bits >> 23)).clamp(-126, 126)
     power = ((exponent + 127) << 23).view(torch.float32)
-    return torch.where((bits != 0) & ((bits < int(_LOW)) | (bits > int(_HIGH))), power, 1.0)
+    return torch.where((bits != 0) & ((bits < int(LOW_BITS)) | (bits > int(HIGH_BITS))), power, 1.0)
 
 
 def block_feedback(x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, bool]:
