@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 
 import torch
 
+from testbed.compute import compute_model
 from testbed.experiment import Experiment
 from testbed.learning import data, models, shards
 from testbed.learning.learner import Evaluation, Learner, device, evaluate
@@ -61,6 +62,7 @@ class Assembly:
         experiment = self.experiment
         name, classes = experiment.model.name, self.dataset.classes
         flops = models.forward_flops(name, classes) * self.worker_batch * (1 + BACKWARD_PER_FORWARD)
+        modelled = compute_model(experiment.compute.device).device
         return Task(
             seed=seed,
             roles=roles or experiment.roles,
@@ -70,6 +72,8 @@ class Assembly:
             learner=lru_cache(lambda worker: self._learner(seed, worker)),
             images=len(self.dataset.train_images),
             gradient_flops=flops,
+            rate_mbit=experiment.plan.rate_mbit,
+            seconds=modelled.seconds if modelled else None,
         )
 
     @property

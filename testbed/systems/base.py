@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar, Protocol
 
 import msgspec
@@ -41,6 +42,9 @@ class Task:
     learner : makes the learner of worker number k (an index into `roles.workers`)
     images : training images in all, which make an epoch
     gradient_flops : floating-point operations of one worker's gradient
+    rate_mbit : what a message alone on the network gets from one host to another, by the profile as it stands at
+        step 0; a trace that changes the links later does not change it. Without a profile no link is slow
+    seconds : what a computation is charged on the modelled device; None where its time is measured
     """
 
     seed: int
@@ -51,6 +55,8 @@ class Task:
     learner: Callable[[int], Gradients]
     images: int
     gradient_flops: float
+    rate_mbit: Callable[[str, str], float] = lambda sender, receiver: inf
+    seconds: Callable[[Work], float] | None = None
 
     def rate_at(self, step: int) -> float:
         """The learning rate of `step`, from 0."""

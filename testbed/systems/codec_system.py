@@ -21,12 +21,14 @@ from testbed.codecs.memory import Remembering, adder, remembering
 from testbed.learning.optimizer import SGD, Adam
 from testbed.message import Message
 from testbed.systems.base import System, Task
-from testbed.systems.node import Node
+from testbed.systems.coding import EntropyCoding
+from testbed.systems.node import Node, Work
 from testbed.systems.replica import Replica
 from testbed.wan.plan import kind_of
 
 Sender = Literal["worker", "lps", "gs"]
 Numbers = tuple[float, ...]
+HOPS: tuple[tuple[Sender, str], ...] = (("worker", "gradient"), ("lps", "sum"), ("gs", "mean"))  # who sends which kind
 
 
 @dataclass
@@ -46,7 +48,10 @@ class ServerState:
 
 
 class CodecSystem(System):
-    """Subclass it in one file of this package: set `name`, give `codec`, and it can be named anywhere."""
+    """Subclass it in one file of this package: set `name`, give `codec`, and it can be named anywhere.
+
+    A subclass with the option `entropy` sets the attribute of that name.
+    """
 
     def __init__(self, task: Task, options: Any) -> None:
         super().__init__(task, options)
@@ -55,6 +60,7 @@ class CodecSystem(System):
             "lps": remembering(self.codec("lps")),
             "gs": remembering(self.codec("gs")),
         }
+        self.entropy = EntropyCoding(task, "off", {})
 
     # What a system says
 
@@ -99,17 +105,19 @@ class CodecSystem(System):
             buffers = await node.compute(
                 self.task.passes(2, codec=True), self.encode, node, gradient, step, state.memory
             )
-            await node.send(node.server, Message("gradient", step, buffers, self.report(loss)))
+            message = Message("gradient", step, buffers, self.report(loss))
+            await self.entropy.send(node, [node.server], message)
             answer = await node.recv(node.server)
-            await node.compute(self.task.passes(4), self._update, state, answer, step)
+            work = self.task.passes(4 + self.entropy.passes("gs", answer))
+            await node.compute(work, self._update, state, answer, step)
             node.step_done(step, loss)
 
     async def lps(self, node: Node, state: ServerState) -> None:
         async for step in node.steps(state):
             gradients = await node.collect(node.clients)
-            work = self.task.passes(2 * len(gradients) + 2)
+            work = self._adding(node, gradients)
             total = await node.compute(work, self._merge, node, gradients, step, state)
-            await node.send(node.server, total)
+            await self.entropy.send(node, [node.server], total)
             answer = await node.recv(node.server)
             self.told(state.memory, answer.numbers)
             await node.broadcast(node.clients, answer)
@@ -119,9 +127,9 @@ class CodecSystem(System):
             sums = await node.collect(node.clients)
             decision = self.decide(node, state.policy, _mean_numbers(sums), step)
             self.told(state.memory, decision)
-            work = self.task.passes(2 * len(sums) + 2)
+            work = self._adding(node, sums)
             answer = await node.compute(work, self._answer, node, sums, step, state, decision)
-            await node.broadcast(node.clients, answer)
+            await self.entropy.send(node, node.clients, answer)
 
     def encode(self, node: Node, vector: torch.Tensor, step: int, memory: Any) -> Buffers:
         """Code a vector as the sender `node` does; its random numbers are keyed by who sends it and the step."""
@@ -130,11 +138,17 @@ class CodecSystem(System):
 
     def add(self, node: Node, messages: Sequence[Message]) -> torch.Tensor:
         """The sum of the vectors that the clients of `node` sent, in their order; free to be written to."""
-        codec = self.codecs[kind_of(node.clients[0])]
-        total, add = codec.decode(messages[0].buffers), adder(codec)
+        sender = kind_of(node.clients[0])
+        codec = self.codecs[sender]
+        total, add = codec.decode(self.entropy.opened(sender, messages[0]).buffers), adder(codec)
         for message in messages[1:]:
-            add(message.buffers, total)
+            add(self.entropy.opened(sender, message).buffers, total)
         return total
+
+    def _adding(self, node: Node, messages: Sequence[Message]) -> Work:
+        """What it takes a server to add up what its clients sent and to code the sum."""
+        opening = self.entropy.passes(kind_of(node.clients[0]), *messages)
+        return self.task.passes(2 * len(messages) + 2 + opening)
 
     def _merge(self, node: Node, gradients: Sequence[Message], step: int, state: ServerState) -> Message:
         """An LPS's message."""
@@ -148,7 +162,8 @@ class CodecSystem(System):
 
     def _update(self, state: WorkerState, answer: Message, step: int) -> None:
         self.told(state.memory, answer.numbers)
-        state.update(self.task, self.codecs["gs"].decode(answer.buffers), step, self.optimizer())
+        mean = self.codecs["gs"].decode(self.entropy.opened("gs", answer).buffers)
+        state.update(self.task, mean, step, self.optimizer())
 
     def models(self, states: Mapping[str, WorkerState]) -> dict[str, torch.Tensor]:
         return states[self.task.roles.workers[0]].models()

@@ -11,11 +11,13 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from testbed.codecs.base import Codec
+from testbed.codecs.entropy_planes import coded_uniform
 from testbed.codecs.memory import ErrorFeedback, Remembering
 from testbed.codecs.uniform import Rounding, Uniform
 from testbed.layout import Layer
-from testbed.systems.base import Options
-from testbed.systems.codec_system import CodecSystem, Sender
+from testbed.systems.base import Options, Task
+from testbed.systems.codec_system import HOPS, CodecSystem, Sender
+from testbed.systems.coding import Choice, EntropyCoding
 
 
 class FixedOptions(Options, frozen=True, forbid_unknown_fields=True):
@@ -26,11 +28,14 @@ class FixedOptions(Options, frozen=True, forbid_unknown_fields=True):
     layers : "all", or "dense": fully connected layers but for the last, as in MQGrad's experiments; others float32
     rounding : up or down at "random" without bias, or to the "nearest" level
     feedback : a sender adds what its messages have left out so far to the next one (not in the paper)
+    entropy : "on": levels are entropy coded, some 1.1, 2.7 and 6.8 bits an element instead of 2, 4 and 8 of Gaussian
+        values; "auto": where that makes a message's way shorter (`testbed.systems.coding`); "off" as in the paper
     """
 
     layers: Literal["all", "dense"] = "all"
     rounding: Rounding = "random"
     feedback: bool = False
+    entropy: Choice = "off"
 
 
 class Fixed(CodecSystem):
@@ -40,10 +45,14 @@ class Fixed(CodecSystem):
     options_type = FixedOptions
     options: FixedOptions
 
+    def __init__(self, task: Task, options: FixedOptions) -> None:
+        chosen = dense if options.layers == "dense" else None
+        self.uniform = Uniform(task.layout, self.bits, options.rounding, chosen)
+        super().__init__(task, options)
+        self.entropy = EntropyCoding(task, options.entropy, dict.fromkeys(HOPS, coded_uniform(self.uniform)))
+
     def codec(self, sender: Sender) -> Codec | Remembering:
-        chosen = dense if self.options.layers == "dense" else None
-        codec = Uniform(self.task.layout, self.bits, self.options.rounding, chosen)
-        return ErrorFeedback(codec) if self.options.feedback else codec
+        return ErrorFeedback(self.uniform) if self.options.feedback else self.uniform
 
 
 def dense(layer: Layer) -> bool:

@@ -9,24 +9,25 @@ the flat topology, the paper's own, the global server adds up the workers' messa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
-from testbed.codecs.base import Buffers, Key, WireBuffers
+from testbed.codecs.base import Key
 from testbed.codecs.entropy import EntropyCoded
+from testbed.codecs.entropy_planes import coded_levels
 from testbed.codecs.floats import Float32
 from testbed.codecs.levels import LevelSum
-from testbed.codecs.ternary import Limits, Ternary
+from testbed.codecs.ternary import Ternary
 from testbed.message import Message
 from testbed.systems.base import Options, System, Task
+from testbed.systems.coding import Choice, EntropyCoding
 from testbed.systems.node import Node
 from testbed.systems.replica import Replica, ServerState
-
-CODING_PASSES, DECODING_PASSES = 3, 2  # what entropy coding costs, in passes over a float32 vector (measured)
+from testbed.wan.plan import kind_of
 
 
 class TernGradOptions(Options, frozen=True, forbid_unknown_fields=True):
@@ -39,8 +40,9 @@ class TernGradOptions(Options, frozen=True, forbid_unknown_fields=True):
     share_scales : all workers use the largest scale among them (3.1); without it servers add up and send floats
     localize : the sum of gradients comes back; without it the global server keeps and sends the parameters (3.1)
     float_last : the last layer's gradient stays in float32 (section 4, AlexNet)
-    entropy : "on": the workers' trits are entropy coded, some 1.2 bits an element instead of 1.6; it pays where
-        `testbed.codecs.entropy.worth_coding` says so, on slow links
+    entropy : "on": trits and their sums are entropy coded, some 1.2 bits an element instead of 1.6 from a worker, and
+        2.2 instead of 4 for a sum of 4; "auto": where that makes a message's way shorter, coding included
+        (`testbed.systems.coding`); "off" as in the paper
     """
 
     clip: float = 2.5
@@ -48,7 +50,7 @@ class TernGradOptions(Options, frozen=True, forbid_unknown_fields=True):
     share_scales: bool = True
     localize: bool = True
     float_last: bool = True
-    entropy: Literal["off", "on"] = "off"
+    entropy: Choice = "off"
 
 
 @dataclass
@@ -70,10 +72,15 @@ class TernGrad(System):
         self.ternary = Ternary(
             task.layout, options.clip or None, layerwise=options.layerwise, float_last=options.float_last
         )
-        self.coded = EntropyCoded(self.ternary) if options.entropy == "on" else None
         self.regional = LevelSum(self.ternary, task.roles.workers_per_region)
         self.total = LevelSum(self.ternary, len(task.roles.workers))
         self.floats = Float32(task.layout)
+        coders = {
+            ("worker", "ternary"): EntropyCoded(self.ternary),
+            ("lps", "levels"): coded_levels(self.regional, self.ternary),
+            ("gs", "levels"): coded_levels(self.total, self.ternary),
+        }
+        self.entropy = EntropyCoding(task, options.entropy, coders)
 
     def initial_state(self, name: str) -> Replica | ServerState | GlobalState:
         if name in self.task.roles.workers:
@@ -93,27 +100,13 @@ class TernGrad(System):
             limits = await node.compute(self.task.passes(1, codec=True), self.ternary.limits, gradient)
             scales = await self._shared_scales(node, limits.scales, step)
             key = Key(self.task.seed, index, step)
-            work = self.task.passes(1 + (CODING_PASSES if self.coded else 0), codec=True)
-            buffers = await node.compute(work, self._encode, gradient, key, scales, limits)
-            await node.send(node.server, Message("ternary", step, buffers))
+            work = self.task.passes(1, codec=True)
+            buffers = await node.compute(work, self.ternary.encode, gradient, key, scales, limits)
+            await self.entropy.send(node, [node.server], Message("ternary", step, buffers))
             answer = await node.recv(node.server)
-            await node.compute(self.task.passes(4), self._take, state, answer, step)
+            work = self.task.passes(4 + self.entropy.passes("gs", answer))
+            await node.compute(work, self._take, state, answer, step)
             node.step_done(step, loss)
-
-    def _encode(self, gradient: torch.Tensor, key: Key, scales: np.ndarray, limits: Limits) -> Buffers:
-        """A worker's message."""
-        buffers = self.ternary.encode(gradient, key, scales, limits)
-        return self.coded.pack(buffers) if self.coded else buffers
-
-    def _received(self, messages: Sequence[Message]) -> Iterable[WireBuffers]:
-        """Workers' messages as `Ternary` made them."""
-        buffers = (message.buffers for message in messages)
-        return map(self.coded.unpack, buffers) if self.coded else buffers
-
-    def _receiving(self, messages: Sequence[Message]) -> float:
-        """Passes that adding up what came takes."""
-        coded = self.coded is not None and messages[0].kind == "ternary"
-        return len(messages) * (1 + (DECODING_PASSES if coded else 0))
 
     async def _shared_scales(self, node: Node, own: np.ndarray, step: int) -> np.ndarray:
         """The largest scales of all workers: a round trip to the global server and back."""
@@ -123,6 +116,7 @@ class TernGrad(System):
         return (await node.recv(node.server)).buffers[0].view(np.float32)
 
     def _take(self, state: Replica, answer: Message, step: int) -> None:
+        answer = self.entropy.opened("gs", answer)
         if answer.kind == "parameters":
             state.weights.copy_(self.floats.decode(answer.buffers))
             if state.ema is not None:
@@ -136,8 +130,9 @@ class TernGrad(System):
             if self.options.share_scales:
                 await self._pass_scales(node, step)
             gradients = await node.collect(node.clients)
-            total = await node.compute(self.task.passes(self._receiving(gradients)), self._add_ternary, gradients, step)
-            await node.send(node.server, total)
+            work = self.task.passes(len(gradients) + self.entropy.passes("worker", *gradients))
+            total = await node.compute(work, self._add_ternary, gradients, step)
+            await self.entropy.send(node, [node.server], total)
             await node.broadcast(node.clients, await node.recv(node.server))
 
     async def _pass_scales(self, node: Node, step: int) -> None:
@@ -152,23 +147,25 @@ class TernGrad(System):
                 largest = _largest(await node.collect(node.clients))
                 await node.broadcast(node.clients, Message("scales", step, [largest]))
             sums = await node.collect(node.clients)
-            total = await node.compute(self.task.passes(self._receiving(sums)), self._add_sums, sums, step)
+            sender = kind_of(node.clients[0])
+            work = self.task.passes(len(sums) + self.entropy.passes(sender, *sums))
+            total = await node.compute(work, self._add_sums, sender, sums, step)
             if not self.options.localize:
                 total = await node.compute(self.task.passes(3), self._update, state, total, step)
-            await node.broadcast(node.clients, total)
+            await self.entropy.send(node, node.clients, total)
 
     def _add_ternary(self, messages: Sequence[Message], step: int) -> Message:
         """The sum of workers' ternary gradients: as levels where scales are shared, else in float32."""
+        received = (self.entropy.opened("worker", message).buffers for message in messages)
         if self.options.share_scales:
-            total = self.regional.sum(self._received(messages))
-            return Message("levels", step, self.regional.encode(total))
-        vectors = [self.ternary.decode(buffers) for buffers in self._received(messages)]
+            return Message("levels", step, self.regional.encode(self.regional.sum(received)))
+        vectors = [self.ternary.decode(buffers) for buffers in received]
         return Message("sum", step, self.floats.encode(_sum(vectors)))
 
-    def _add_sums(self, messages: Sequence[Message], step: int) -> Message:
+    def _add_sums(self, sender: str, messages: Sequence[Message], step: int) -> Message:
         """The sum over all workers; what float32 carries is made the mean here, levels are divided at the worker."""
-        flat = messages[0].kind == "ternary"
-        buffers = self._received(messages) if flat else (message.buffers for message in messages)
+        flat = sender == "worker"
+        buffers = (self.entropy.opened(sender, message).buffers for message in messages)
         if self.options.share_scales:
             total = self.total.sum(buffers) if flat else self.total.add(map(self.regional.unpack, buffers))
             return Message("levels", step, self.total.encode(total))

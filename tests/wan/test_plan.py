@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from harness import network
 
 from testbed.wan.plan import NetworkPlan, Roles, kind_of, region_of
-from testbed.wan.profile import Link
+from testbed.wan.profile import Cap, Link
 
 ROLES = Roles(("east", "west"), 2, "middle")
 
@@ -44,3 +46,15 @@ def test_a_plan_has_one_link_for_each_directed_pair_of_its_own_regions(server_re
 def test_the_wan_pairs_are_those_between_lpss_and_the_server() -> None:
     assert ROLES.wan_pairs == {("east", "middle"), ("middle", "east"), ("west", "middle"), ("middle", "west")}
     assert Roles(("east", "west"), 2, "east").wan_pairs == {("west", "east"), ("east", "west")}
+
+
+def test_the_rate_between_hosts_is_that_of_the_slowest_link_between_them() -> None:
+    special = {("east", "middle"): Link(50, 30), ("middle", "east"): Link(5000, 30)}
+    profile = network(("east", "west", "middle"), Link(1000, 0.2), Link(200, 30), special)
+    plan = NetworkPlan(ROLES.all, replace(profile, caps={"west": Cap(egress_mbit=150), "middle": Cap(None, 120)}))
+    assert plan.rate_mbit("east/w0", "east/lps") == 1000
+    assert plan.rate_mbit("east/lps", "middle/gs") == 50
+    assert plan.rate_mbit("middle/gs", "east/lps") == 1000
+    assert plan.rate_mbit("west/lps", "middle/gs") == 120
+    assert plan.rate_mbit("west/lps", "east/lps") == 150
+    assert plan.rate_mbit("middle/gs", "west/lps") == 200
