@@ -25,7 +25,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(COMPUTE),--set compute.device=$(COMPUTE)) $(if $(SCALE),--scale $(SCALE)) \
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)")
 
-.PHONY: help setup setup-dev check test test-fast experiment replay plots report fidelity bench reference reference-systems docs clean
+.PHONY: help setup setup-dev check test test-fast experiment replay plots report fidelity bench reference reference-systems reference-codecs docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,10 +54,11 @@ check: setup-dev  ## ruff, mypy, and the one-way dependencies
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: test-fast  ## the whole test suite, 15 minutes: the fast tests, then one by one those that want the machine to themselves
+# What builds networks or takes long has the machine to itself; the rest shares all cores.
+test: test-fast  ## the whole test suite, about 15 minutes
 	$(BIN)/python -m pytest -m "slow or emulation"
 
-test-fast: setup-dev  ## the tests that build no network, in parallel: under 90 s on two cores
+test-fast: setup-dev  ## all but the slow tests and those that emulate a network: under 90 s on two cores
 	$(BIN)/python -m pytest -m "not slow and not emulation" -n logical --maxprocesses 8 --dist worksteal
 
 experiment: setup  ## run TARGET and report on it: make experiment TARGET=cifarnet
@@ -107,6 +108,12 @@ reference-systems: setup-dev  ## every system, 400 steps, 3 seeds, into results/
 	$(TESTBED) run systems --out build/reference-systems
 	$(call keep,build/reference-systems/systems,systems)
 	$(TESTBED) bytes build/reference-systems/systems/* > results/reference/systems/bytes.md
+	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
+
+reference-codecs: setup-dev  ## every codec's speed against a copy, into results/reference/codecs; on an idle machine
+	mkdir -p results/reference/codecs
+	cd results/reference/codecs && $(CURDIR)/$(TESTBED) bench codecs --sizes 1M,10M,60M --json codecs.json --plot codecs.png > codecs.md
+	cp results/reference/codecs/codecs.png docs/img/
 	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
 
 docs: setup-dev  ## build the documentation's site in build/site

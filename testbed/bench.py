@@ -24,6 +24,7 @@ from rich.progress import track
 from testbed.codecs.base import Key
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
 from testbed.codecs.entropy import EntropyCoded
+from testbed.codecs.entropy_planes import coded_uniform
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.memory import ErrorFeedback, remembering
@@ -48,6 +49,7 @@ CODECS: dict[str, Callable[[Layout], Any]] = {
     "uniform 2-bit": lambda layout: Uniform(layout, bits=2),
     "uniform 4-bit": lambda layout: Uniform(layout, bits=4),
     "uniform 8-bit": lambda layout: Uniform(layout, bits=8),
+    "uniform 4-bit, entropy-coded": lambda layout: coded_uniform(Uniform(layout, bits=4)),
     "QSGD": QSGD,
     "top-k 0.1 %": lambda layout: TopK(layout, 0.001),
 }

@@ -115,7 +115,7 @@ def _report_on(play: Callable[[Callable[[Path], None]], None]) -> int:
         print(f"table: {shown / 'summary.md'}\nplot:  {shown / 'comparison.png'}")
         if (folder / REPLAY).is_file():
             print(f"trace: {shown / REPLAY}")
-        print(f"page:  testbed report {shown}, or make report RUN={shown}")
+        print(f"page:  make report RUN={shown}")
     if failure is not None:
         raise failure
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from harness import use_small_data
 
 from testbed.learning import standin
 from testbed.learning.records import Records
@@ -41,5 +42,4 @@ def small_batches() -> list[Records]:
 @pytest.fixture
 def small_data(small_batches: list[Records], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The `synthetic` data set with 1,000 training and 200 test images in place of 50,000 and 10,000."""
-    monkeypatch.setenv("TESTBED_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(standin, "records", lambda folder, kind: small_batches)
+    use_small_data(monkeypatch, small_batches, tmp_path / "data")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import torch
 
 from testbed import experiment as experiment_file
@@ -14,7 +15,9 @@ from testbed.compute import compute_model
 from testbed.experiment import Experiment
 from testbed.fabrics.virtual import VirtualFabric
 from testbed.layout import Layout
+from testbed.learning import standin
 from testbed.learning.config import Training
+from testbed.learning.records import Records
 from testbed.learning.schedule import Constant
 from testbed.record.events import Event
 from testbed.systems import SYSTEMS, System, Task
@@ -66,6 +69,12 @@ def toml(data: Mapping[str, Any]) -> str:
         return repr(item).replace("'", '"')
 
     return "\n".join(f"{name} = {value(table)}" for name, table in data.items()) + "\n"
+
+
+def use_small_data(patch: pytest.MonkeyPatch, batches: list[Records], folder: Path) -> None:
+    """Put `batches` in the place of the `synthetic` data set's 60,000 images, and data sets into `folder`."""
+    patch.setenv("TESTBED_DATA", str(folder))
+    patch.setattr(standin, "records", lambda folder, kind: batches)
 
 
 def network(

@@ -62,7 +62,7 @@ def test_a_run_from_file_to_report(small_data: None, command: Output, file: Path
     assert re.fullmatch(r"\d{8}-\d{6}-virtual", folder.name)
     assert f"table: {folder}/summary.md" in stdout
     assert f"plot:  {folder}/comparison.png" in stdout
-    assert f"page:  testbed report {folder}" in stdout
+    assert f"page:  make report RUN={folder}" in stdout
     for system in ("Baseline", "TernGrad", "WeightGrad"):
         assert system in stdout
     assert "baseline, seed 0: step 8/8" in stderr

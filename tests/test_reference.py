@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from testbed import bench
 from testbed.report.tables import markdown_table, rows
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "results" / "reference"
 RUNS = sorted(path.parent for path in REFERENCE.glob("*/run.json"))
-PAGES = {"README.md": ROOT / "README.md", "reference.md": ROOT / "docs" / "reference.md"}
+PAGES = {path.name: path for path in (ROOT / "README.md", ROOT / "docs" / "reference.md", ROOT / "docs" / "codecs.md")}
 EXCERPT = re.compile(r"(<!-- from (\S+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
@@ -25,7 +27,11 @@ def table(folder: Path) -> str:
 
 def excerpt(source: str) -> str:
     """What stands between the marks that name `source`, a file below results/reference."""
-    path = REFERENCE / source
+    path, _, size = source.partition("#")
+    path = REFERENCE / path
+    if size:  # of the codecs' table the rows of one size
+        lines = path.read_text().splitlines(keepends=True)
+        return "".join([*lines[:2], *(line for line in lines if f"| {size} | gaussian |" in line)])
     if path.name != "summary.md":
         return path.read_text().replace("## ", "### ")
     lines = path.read_text().splitlines()
@@ -57,7 +63,13 @@ def test_a_reference_table_and_page_have_the_numbers_of_the_summary(run: Path) -
         assert " ".join(line) in page
 
 
-@pytest.mark.parametrize("picture", ["cifarnet/comparison.png", "cifarnet-outage/replay.png"])
+def test_the_codecs_table_has_the_measured_figures() -> None:
+    folder = REFERENCE / "codecs"
+    figures = [bench.Figure(**figure) for figure in json.loads((folder / "codecs.json").read_text())["figures"]]
+    assert (folder / "codecs.md").read_text() == markdown_table(*bench.table(figures)) + "\n"
+
+
+@pytest.mark.parametrize("picture", ["cifarnet/comparison.png", "cifarnet-outage/replay.png", "codecs/codecs.png"])
 def test_pictures_of_the_docs_are_the_reference_runs(picture: str) -> None:
     kept = REFERENCE / picture
     assert (ROOT / "docs" / "img" / kept.name).read_bytes() == kept.read_bytes()

@@ -169,6 +169,7 @@ def test_what_cannot_be_is_one_line_with_file_and_line(tmp_path, text, line, say
 # A run that ends with its trace
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_with_its_trace_is_kept_and_reported_and_done(small_data, tmp_path, capsys):
     file, trace = tmp_path / "mine.toml", tmp_path / "short.csv"
     file.write_text(toml(PLAIN))

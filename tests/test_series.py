@@ -64,6 +64,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, sweep: str, line: str) -> Non
     assert line in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_series_ends_with_one_table_and_one_picture(
     small_data: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,7 +95,11 @@ def test_unpickler_refuses_to_run_a_command(tmp_path: Path, batches: list[Record
     assert not victim.exists()
 
 
-@pytest.mark.parametrize("call", [(eval, "1"), (np.zeros, 10), (np.load, "x"), (getattr, "a", "upper")], ids=repr)
+@pytest.mark.parametrize(
+    "call",
+    [(eval, "1"), (np.zeros, 10), (np.load, "x"), (getattr, "a", "upper")],
+    ids=lambda call: call[0].__name__,
+)
 def test_unpickler_refuses_other_functions(tmp_path: Path, batches: list[Records], call: tuple) -> None:
     with pytest.raises(InputError, match="which no data set needs"):
         cifar.read_python(damaged(tmp_path, batches, pickle.dumps(Hostile(*call))), records=20)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ SYSTEMS: dict[str, tuple[float, int, float, float]] = {
 WAN = ("us-west-1>us-east-2", "us-east-2>us-west-1", "us-east-1>us-east-2", "us-east-2>us-east-1")
 LAN = ("us-west-1/w0>us-west-1", "us-west-1>us-west-1/w0")
 MakeRun = Callable[..., Path]
+Recorded = Callable[[str, int, int, "str | None"], Path]
 
 
 def events_of(system: str, seed: int, steps: int, ended: str | None, workers: int = 2) -> list[Event]:
@@ -56,6 +60,7 @@ def events_of(system: str, seed: int, steps: int, ended: str | None, workers: in
 
 
 def write_run(
+    recorded: Recorded,
     folder: Path,
     systems: Sequence[str] = ("baseline", "terngrad", "weightgrad"),
     seeds: Sequence[int] = (0,),
@@ -93,15 +98,29 @@ def write_run(
         done, ended = (ends or {}).get(system, (steps, "finished"))
         for seed in seeds:
             one = folder / system / f"seed-{seed}"
-            recorder = Recorder(one)
-            for event in events_of(system, seed, done, ended):
-                recorder.record(event)
-            recorder.finish() if ended else recorder.close()
+            shutil.copytree(recorded(system, seed, done, ended), one)
             write_info(one, ResultInfo(system=system, seed=seed, steps=steps, status=ended or "running"))
     return folder
 
 
+@pytest.fixture(scope="session")
+def recorded() -> Iterator[Recorded]:
+    """The records of one system and seed, written once for all tests: they copy them."""
+    with tempfile.TemporaryDirectory() as kept:
+
+        @functools.cache
+        def record(system: str, seed: int, steps: int, ended: str | None) -> Path:
+            folder = Path(kept) / f"{system}-{seed}-{steps}-{ended}"
+            recorder = Recorder(folder)
+            for event in events_of(system, seed, steps, ended):
+                recorder.record(event)
+            recorder.finish() if ended else recorder.close()
+            return folder
+
+        yield record
+
+
 @pytest.fixture
-def make_run(tmp_path: Path) -> MakeRun:
+def make_run(tmp_path: Path, recorded: Recorded) -> MakeRun:
     """`write_run` into a fresh folder (the first argument is the run's id)."""
-    return lambda run_id="run", **options: write_run(tmp_path / "cifarnet" / run_id, **options)
+    return lambda run_id="run", **options: write_run(recorded, tmp_path / "cifarnet" / run_id, **options)

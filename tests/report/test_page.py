@@ -176,4 +176,4 @@ def test_the_newest_fidelity_record_is_named(make_run: MakeRun) -> None:
         ({"path": "x", "date": "2026-11-21", "figures": 309, "missed": 2}, "2 of 309 figures beyond their bounds"),
     ):
         (folder / "run.json").write_text(json.dumps(info | {"fidelity": known}))
-        assert said in write_page(folder, None).read_text()
+        assert said in page_of(folder).text
