@@ -35,7 +35,8 @@ from testbed.codecs.topk import TopK
 from testbed.codecs.uniform import Uniform
 from testbed.errors import InputError, nearest
 from testbed.layout import Layer, Layout
-from testbed.record.files import replacing, write_whole
+from testbed.record.files import write_whole
+from testbed.report.picture import save
 
 CODECS: dict[str, Callable[[Layout], Any]] = {
     "float32": Float32,
@@ -213,8 +214,7 @@ def draw_figures(path: Path, figures: Sequence[Figure]) -> None:
     axes.set_xlabel("speed against a copy of the same float32 array")
     axes.set_title(f"Codecs, {largest / 1e6:g}M elements, {first.threads} thread(s)", loc="left", fontweight="bold")
     axes.legend(frameon=False)
-    with replacing(path) as temporary:
-        drawing.savefig(temporary, format="png", metadata={"Software": None})
+    save(drawing, path)
 
 
 def table(figures: Sequence[Figure]) -> tuple[list[str], list[list[str]]]:

@@ -88,6 +88,7 @@ class Snapshots:
         return in_the_middle or (isinstance(event, Checkpointed) and event.step != 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_killed_at_any_time_and_resumed(
     small_data: None, system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

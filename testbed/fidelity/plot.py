@@ -18,7 +18,7 @@ from testbed.fidelity.figures import Bound, Figure
 from testbed.fidelity.goodput import GOODPUT
 from testbed.fidelity.measure import RTT_MEDIAN, RTT_P95
 from testbed.fidelity.messages import MESSAGE
-from testbed.record.files import replacing
+from testbed.report.picture import save
 from testbed.report.plots import DPI, STYLE
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
@@ -60,14 +60,13 @@ def draw_against(path: Path, figures: Sequence[Figure], title: str) -> None:
 @contextmanager
 def _picture(path: Path, title: str, figures: Sequence[Figure], size: tuple[float, float]) -> Iterator[Canvas]:
     with matplotlib.rc_context(STYLE):
-        canvas = Canvas(figsize=size, layout="constrained")
+        canvas = Canvas(figsize=size, dpi=DPI, layout="constrained")
         FigureCanvasAgg(canvas)
         missed = sum(not figure.ok for figure in figures)
         verdict = f"all {len(figures)} figures within bounds" if not missed else f"{missed} of {len(figures)} missed"
         canvas.suptitle(f"{title}: {verdict}", x=0.01, ha="left", color=MISSED if missed else "black")
         yield canvas
-        with replacing(path) as temporary:
-            canvas.savefig(temporary, dpi=DPI, format="png", metadata={"Software": None})
+        save(canvas, path)
 
 
 def _scatter(axes: Axes, figures: Sequence[Figure], prefix: str, off: Callable[[Figure], float]) -> list[float]:

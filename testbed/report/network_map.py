@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
-from testbed.record.files import replacing
+from testbed.report.picture import save
 from testbed.report.plots import DPI, STYLE
 from testbed.wan.profile import Link, Pair, Profile
 
@@ -94,8 +94,7 @@ def draw(profile: Profile, path: Path) -> None:
         lan = f"LAN of each host: {profile.lan.goodput_mbit:g} Mbit/s, {profile.lan.rtt_ms:g} ms"
         note = f"; {ASSUMED} assumed, not measured" if profile.assumed else ""
         figure.suptitle(f"{profile.name}: {profile.title}\n{lan}{note}", fontsize=10.5)
-        with replacing(path) as temporary:
-            figure.savefig(temporary, format="png", metadata={"Software": None})
+        save(figure, path)
 
 
 def _heat(axes: Axes, profile: Profile, figures: Figures) -> None:

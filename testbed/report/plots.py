@@ -5,6 +5,7 @@ Same records, same picture: fonts and style are fixed here and no date goes into
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from testbed.record.files import replacing
 from testbed.record.info import DONE
 from testbed.record.reader import Run
 from testbed.report.curves import Curve, curves_of
 from testbed.report.looks import look
+from testbed.report.picture import save
 from testbed.report.summary import BASELINE, Target, aggregate, data_name, summarize
 from testbed.report.wording import NOT_REACHED, clock, conditions, duration, is_missing, size, times, title, verdict
 
@@ -41,13 +42,14 @@ STYLE: dict[Any, Any] = {
     "lines.solid_capstyle": "round",
     "svg.hashsalt": "testbed",
 }
-SIZE_INCHES = (11.0, 8.0)
+WIDTH, HEADING, PANELS = 11.0, 1.22, 6.78  # inches: the picture, its title with one row of legend, the four panels
+LEGEND_COLUMNS, LEGEND_ROW = 7, 0.24
+SYSTEMS, BAR = 8, 0.22  # more systems than so many make the picture taller, by so much each
 DPI = 150
 BAND_SEEDS = 3  # from so many on a line has its interval around it: Student's t stretches that of two 13-fold
 RAW_LINES = 4  # systems up to which the unsmoothed losses are drawn as well
 LOG_TIME_RATIO = 25.0  # longest time / shortest beyond which a linear time axis hides the fast systems
 LOG_BAR_RATIO = 100.0
-HEADING_SHARE = 0.18  # height of title and legend against the panels
 WARNING = "#B00020"
 PLAIN = "{x:g}"  # ticks of a logarithmic axis: 0.1, 1, 10
 
@@ -64,31 +66,38 @@ def comparison(run: Run, path: Path, frame: pd.DataFrame | None = None) -> None:
     with matplotlib.rc_context():
         matplotlib.rcParams.update(matplotlib.rcParamsDefault)  # whatever the user's matplotlibrc says
         matplotlib.rcParams.update(STYLE)
-        figure = Figure(figsize=SIZE_INCHES, dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
+        count = frame["system"].nunique()
+        rows = max(math.ceil(count / LEGEND_COLUMNS), 1)
+        heights = [HEADING + LEGEND_ROW * (rows - 1), PANELS + _taller(count)]
+        layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
+        figure = Figure(figsize=(WIDTH, sum(heights)), dpi=DPI, layout=layout)
         FigureCanvasAgg(figure)
-        parts = np.asarray(figure.subfigures(2, 1, height_ratios=[HEADING_SHARE, 1.0]))
+        parts = np.asarray(figure.subfigures(2, 1, height_ratios=heights))
         heading, body = parts[0], parts[1]
-        _head(heading, run, frame)
-        axes = body.subplots(2, 2, height_ratios=[1.0, _bars_share(frame)])
+        _head(heading, heights[0], run, frame)
+        axes = body.subplots(2, 2, height_ratios=[1.0, _bars_share(count)])
         _loss_by_step(axes[0, 0], curves, target)
         _loss_by_time(axes[0, 1], curves, target, frame)
         together = aggregate(frame).to_dict("records")
         _speedup_bars(axes[1, 0], together, target)
         _wan_bars(axes[1, 1], together)
-        with replacing(path) as temporary:
-            figure.savefig(temporary, format="png", metadata={"Software": None})
+        save(figure, path)
 
 
-def _bars_share(frame: pd.DataFrame) -> float:
+def _taller(systems: int) -> float:
+    return BAR * max(systems - SYSTEMS, 0)
+
+
+def _bars_share(systems: int) -> float:
     """Height of the bar panels against the loss panels: a bar keeps its thickness when there are many."""
-    return float(np.clip(0.2 + 0.1 * frame["system"].nunique(), 0.45, 1.0))
+    return float(np.clip(0.2 + 0.1 * systems, 0.45, 1.0)) + 2 * _taller(systems) / PANELS
 
 
-def _head(figure: SubFigure, run: Run, frame: pd.DataFrame) -> None:
-    """Title, verdict, conditions, a warning where one is due, and the legend of all panels."""
-    figure.text(0.012, 0.92, title(run), fontsize=15, fontweight="bold", va="top")
-    figure.text(0.012, 0.66, verdict(run, frame), fontsize=11.5, va="top")
-    figure.text(0.012, 0.44, conditions(run), fontsize=8.6, color="#555555", va="top")
+def _head(figure: SubFigure, height: float, run: Run, frame: pd.DataFrame) -> None:
+    """Title, verdict, conditions, a warning where one is due, and the legend of all panels, in `height` inches."""
+    figure.text(0.012, 1 - 0.10 / height, title(run), fontsize=15, fontweight="bold", va="top")
+    figure.text(0.012, 1 - 0.42 / height, verdict(run, frame), fontsize=11.5, va="top")
+    figure.text(0.012, 1 - 0.68 / height, conditions(run), fontsize=8.6, color="#555555", va="top")
     warnings = (
         [f"STAND-IN DATA, not {data_name(run.info).removeprefix('stand-in for ')}"] if run.info.data.stand_in else []
     )
@@ -98,11 +107,13 @@ def _head(figure: SubFigure, run: Run, frame: pd.DataFrame) -> None:
     if warnings:
         band = {"facecolor": WARNING, "edgecolor": "none", "boxstyle": "round,pad=0.35"}
         text = " · ".join(warnings)
-        figure.text(0.988, 0.91, text, fontsize=11, fontweight="bold", color="white", ha="right", va="top", bbox=band)
+        place = (0.988, 1 - 0.11 / height)
+        figure.text(*place, text, fontsize=11, fontweight="bold", color="white", ha="right", va="top", bbox=band)
     systems = dict.fromkeys(frame["system"])
     handles = [_handle(system) for system in systems]
     if handles:
-        figure.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.004, -0.08), ncols=10, frameon=False)
+        below = (0.004, -0.1 / height)
+        figure.legend(handles=handles, loc="lower left", bbox_to_anchor=below, ncols=LEGEND_COLUMNS, frameon=False)
 
 
 def _handle(system: str) -> Line2D:

@@ -22,9 +22,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from testbed.record.files import replacing
 from testbed.record.reader import Result, Run
 from testbed.report.looks import look
+from testbed.report.picture import save
 from testbed.report.plots import DPI, RAW_LINES, STYLE
 from testbed.report.summary import Target, running_mean
 from testbed.report.wording import clock, conditions, times, title
@@ -99,8 +99,7 @@ def replay(run: Run, path: Path) -> bool:
             _shade(axes, worst)
         axes[-1].set_xlim(0, end_s)
         axes[-1].set_xlabel(f"{clock([run.info.fabric])} (s)")
-        with replacing(path) as temporary:
-            figure.savefig(temporary, format="png", metadata={"Software": None})
+        save(figure, path)
     return True
 
 

@@ -16,11 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from rich.console import Console
 
-from testbed.record.files import replacing, write_whole
+from testbed.record.files import write_whole
 from testbed.record.info import FILE_NAME as RUN_FILE
 from testbed.record.reader import Run, load
 from testbed.report import beside
 from testbed.report.looks import look
+from testbed.report.picture import save
 from testbed.report.plots import DPI, STYLE
 from testbed.report.summary import Target, running_mean, summarize
 from testbed.report.tables import (
@@ -138,8 +139,7 @@ def _draw(runs: dict[str, Run], together: pd.DataFrame, path: Path) -> None:
             figure.legend(
                 handles, names, loc="outside lower center", ncols=math.ceil(len(names) / lines), frameon=False
             )
-        with replacing(path) as temporary:
-            figure.savefig(temporary, format="png", metadata={"Software": None})
+        save(figure, path)
 
 
 def _losses(axes: Axes, runs: dict[str, Run], column: str, label: str) -> None:

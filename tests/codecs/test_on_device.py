@@ -133,7 +133,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 @on_devices
 @pytest.mark.parametrize("name", CODECS)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(size=st.sampled_from(SIZES), seed=seeds, spread=spreads)
 def test_messages_are_the_same_to_the_byte(place: Place, name: str, size: int, seed: int, spread: float) -> None:
     """Where scales are sums, they are equal to 1e-6, and the rest is the same where they are the same."""
@@ -161,7 +161,7 @@ def test_messages_of_exact_sums_are_the_same_to_the_byte(place: Place, name: str
 @on_devices
 @pytest.mark.parametrize("clip", [None, 0.5, 2.5])
 @pytest.mark.parametrize("layerwise", [True, False])
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(size=st.sampled_from(SIZES), seed=seeds, spread=spreads, share=st.sampled_from([1.0, 1.5, 1e6]))
 def test_ternary_on_given_scales_is_the_same_to_the_byte(
     place: Place, clip: float | None, layerwise: bool, size: int, seed: int, spread: float, share: float
@@ -215,7 +215,7 @@ def _first_bytes(coder: BlockTernary | BlockThresholdTernary) -> list[int]:
 
 @on_devices
 @pytest.mark.parametrize("name", FED_BACK)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(size=st.sampled_from(SIZES), seed=seeds, spread=spreads)
 def test_the_residual_is_what_the_message_leaves(place: Place, name: str, size: int, seed: int, spread: float) -> None:
     codec = FED_BACK[name](layout_of(size))
@@ -254,7 +254,7 @@ def test_importance_weighs_alike(place: Place, cifarnet: Layout, gradient: torch
 
 @on_devices
 @pytest.mark.parametrize("workers", [1, 3, 200])
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(size=st.sampled_from(SIZES), seed=seeds, spread=spreads)
 def test_the_mean_of_a_sum_is_the_same(place: Place, workers: int, size: int, seed: int, spread: float) -> None:
     ternary = Ternary(layout_of(size))

@@ -36,7 +36,7 @@ Recorded = Callable[[str, int, int, "str | None"], Path]
 
 def events_of(system: str, seed: int, steps: int, ended: str | None, workers: int = 2) -> list[Event]:
     """The events of one system and seed; without `ended` it looks killed."""
-    step_s, wan_bytes, decay, accuracy = SYSTEMS[system]
+    step_s, wan_bytes, decay, accuracy = SYSTEMS.get(system, SYSTEMS["something-new"])
     random = np.random.default_rng([seed, *system.encode()])
     losses = 1.45 + 0.85 * np.exp(-np.arange(steps)[:, None] / decay) + random.normal(0, 0.07, (steps, workers))
     events: list[Event] = [RunStarted(time_s=0.0, step=0)]

@@ -144,15 +144,22 @@ def test_a_long_run_is_thinned_and_keeps_its_end() -> None:
         },
         {"steps": 1},
         {"steps": 0},
-        {"target": {}},
-        {"target": {"accuracy": 0.4}},
-        {"target": {"loss": 9.0, "window": 500}},
+        pytest.param({"target": {}}, marks=pytest.mark.slow),
+        pytest.param({"target": {"accuracy": 0.4}}, marks=pytest.mark.slow),
+        pytest.param({"target": {"loss": 9.0, "window": 500}}, marks=pytest.mark.slow),
         {"systems": []},
-        {"experiment": {"target": 3, "data": None}, "topology": {"regions": []}},
+        pytest.param({"experiment": {"target": 3, "data": None}, "topology": {"regions": []}}, marks=pytest.mark.slow),
     ],
     ids=["one", "eight", "step", "none", "no-target", "accuracy", "window", "empty", "nonsense"],
 )
 def test_every_run_has_a_picture(make_run: MakeRun, options: dict[str, Any]) -> None:
     picture = imread(draw(make_run(**options)))
-    assert picture.shape[:2] == (1200, 1650)
+    second_row_of_the_legend = 36 if len(options.get("systems", [])) > 7 else 0
+    assert picture.shape[:2] == (1200 + second_row_of_the_legend, 1650)
     assert picture.std() > 0.02
+
+
+def test_many_systems_make_the_picture_taller_not_the_bars_thinner(make_run: MakeRun) -> None:
+    systems = ["baseline", *(f"system-{k}" for k in range(19))]
+    height, width = imread(draw(make_run(systems=systems, steps=5))).shape[:2]
+    assert width == 1650 and height > 1500

@@ -83,6 +83,14 @@ def test_a_figure_is_one_column_wide_and_the_same_each_time(whole: Path, tmp_pat
     assert b"/FontFile2" in first[1].read_bytes()  # TrueType, whatever the user's matplotlibrc says
 
 
+def test_the_bits_on_average_count_every_step(whole: Path) -> None:
+    run = load(whole)
+    steps = len(next(result for result in run.results if result.system == "mqgrad").steps)
+    chosen = [2 + min(step // 5, 3) for step in range(steps)]
+    title = figure_of("bits", run).axes[0].get_title("left")
+    assert title == f"MQGrad: {np.mean(chosen):.1f} bits on average"
+
+
 def test_the_speedups_drawn_are_the_summarys_and_the_papers_stand_beside(whole: Path) -> None:
     run = load(whole)
     axes = figure_of("speedup", run).axes[0]

@@ -67,6 +67,7 @@ def test_what_is_not_sent_is_kept() -> None:
     torch.testing.assert_close(applied + kept, torch.stack(gradients).sum(0), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_it_converges() -> None:
     task = quadratic_task(Roles(("a", "b"), 1, "c"), steps=400, rate=0.02)
     played = play("dgc", task, PROFILE, {"sparsity": 0.9, "warmup_epochs": 0})

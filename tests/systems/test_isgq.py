@@ -116,6 +116,7 @@ def test_cifarnets_gain_at_batch_64_is_table_3s(small_data: None, sizes: Sizes) 
     assert 32 * 1_068_298 / (8 * nbytes) == pytest.approx(98, rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_it_learns(small_data: None, form: str) -> None:
     losses = [event.loss for event in played(form, steps=60, batch_size=64, schedule=CONSTANT).of(StepDone)]

@@ -64,11 +64,13 @@ def distance_left(played: Played) -> float:
     return float(left / start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("system", "threshold"), [("wgt", 0.02), ("bgt", 0.5), ("qgt", 0.02)])
 def test_it_converges(system: str, threshold: float) -> None:
     assert distance_left(thresholded(system, 150, threshold=threshold)) < 0.05
 
 
+@pytest.mark.slow
 def test_bgt_cannot_follow_gradients_that_stay_above_the_threshold() -> None:
     """Its known weakness: +-T is all it sends, and the rest piles up."""
     short, long = (thresholded("bgt", steps, threshold=0.02) for steps in (50, 150))

@@ -17,8 +17,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from testbed.record.files import replacing
 from testbed.record.reader import Run
+from testbed.report import picture
 from testbed.report.looks import look
 from testbed.report.plots import BAND_SEEDS, STYLE, WARNING
 
@@ -27,10 +27,6 @@ DPI = 300
 FORMATS = ("png", "pdf")
 INK, MUTED, RULE = "#222222", "#666666", "#B8B8B8"
 LEGEND_COLUMNS = 3
-NO_DATE: dict[str, dict[str, Any]] = {
-    "png": {"Software": None},
-    "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
-}
 COLUMN_STYLE: dict[Any, Any] = {
     **STYLE,
     "font.size": 7.5,
@@ -76,8 +72,7 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[P
     paths = []
     for kind in formats:
         path = stem.with_name(f"{stem.name}.{kind}")
-        with replacing(path) as temporary:
-            figure.savefig(temporary, format=kind, metadata=NO_DATE[kind])
+        picture.save(figure, path, kind)
         paths.append(path)
     return paths
 

@@ -65,14 +65,16 @@ def bits(run: Run, frame: pd.DataFrame) -> Figure | None:
         return None
     figure = canvas.sheet(1.9, [run])
     axes = figure.subplots()
+    averages = []
     for place, (result, events) in enumerate(chosen):
         style = canvas.stroke(result.system, marker="", linestyle="-", linewidth=1.4 if place == 0 else 0.7)
         steps = np.append(events["step"].to_numpy(dtype=float), len(result.steps))
         values = events["bits"].to_numpy(dtype=float)
         alpha = 1.0 if place == 0 else 0.45
         axes.plot(steps, np.append(values, values[-1]), drawstyle="steps-post", alpha=alpha, **style)
+        averages.append(np.average(values, weights=np.diff(steps)) if len(result.steps) > steps[0] else values[0])
     systems = list(dict.fromkeys(look(result.system).label for result, _ in chosen))
-    mean = np.mean([events["bits"].to_numpy(dtype=float).mean() for _, events in chosen])
+    mean = np.mean(averages)
     axes.set_title(f"{', '.join(systems)}: {mean:.1f} bits on average")
     axes.set(xlabel="step", ylabel="bits per value", xlim=(0, None))
     top = max(8, max(int(events["bits"].max()) for _, events in chosen))
