@@ -100,7 +100,6 @@ reference: setup-dev  ## cifarnet emulated, virtual and replaying a trace, into 
 	$(call keep,build/reference/emulated/cifarnet,cifarnet)
 	$(call keep,build/reference/replay/cifarnet,cifarnet-outage)
 	$(call keep,build/reference/virtual/cifarnet,cifarnet-virtual)
-	cp results/reference/cifarnet/comparison.png results/reference/cifarnet-outage/replay.png docs/img/
 	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
 
 reference-systems: setup-dev  ## every system, 400 steps, 3 seeds, into results/reference/systems: hours
@@ -113,7 +112,6 @@ reference-systems: setup-dev  ## every system, 400 steps, 3 seeds, into results/
 reference-codecs: setup-dev  ## every codec's speed against a copy, into results/reference/codecs; on an idle machine
 	mkdir -p results/reference/codecs
 	cd results/reference/codecs && $(CURDIR)/$(TESTBED) bench codecs --sizes 1M,10M,60M --json codecs.json --plot codecs.png > codecs.md
-	cp results/reference/codecs/codecs.png docs/img/
 	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
 
 docs: setup-dev  ## build the documentation's site in build/site

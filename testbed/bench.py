@@ -19,6 +19,7 @@ import msgspec
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Drawing
+from rich.console import Console
 from rich.progress import track
 
 from testbed.codecs.base import Key
@@ -100,7 +101,7 @@ def measure(
     """Time all codecs at all sizes (elements), in `rounds` interleaved rounds each, with progress on standard error."""
     cases = [(size, name, count) for size in sizes for name in distributions for count in threads]
     figures: list[Figure] = []
-    for size, distribution, count in track(cases, "codecs", transient=True):
+    for size, distribution, count in track(cases, "codecs", transient=True, console=Console(stderr=True)):
         with _threads(count):
             figures += _case(codecs, size, distribution, count, rounds)
     return figures
