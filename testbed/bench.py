@@ -213,7 +213,10 @@ def draw_figures(path: Path, figures: Sequence[Figure]) -> None:
     axes.set_yticks(place, [f"{figure.codec} ({8 * figure.bytes_per_element:.3g} bit)" for figure in shown])
     axes.invert_yaxis()
     axes.set_xlabel("speed against a copy of the same float32 array")
-    axes.set_title(f"Codecs, {largest / 1e6:g}M elements, {first.threads} thread(s)", loc="left", fontweight="bold")
+    axes.margins(y=0.02)
+    axes.spines[["top", "right"]].set_visible(False)
+    count = "1 thread" if first.threads == 1 else f"{first.threads} threads"
+    axes.set_title(f"{largest / 1e6:g}M elements, {first.distribution}, {count}", loc="left", fontweight="bold")
     axes.legend(frameon=False)
     save(drawing, path)
 

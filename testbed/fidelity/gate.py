@@ -32,7 +32,7 @@ from testbed.wan.profile import Cap
 ECHOES, ECHO_INTERVAL_S = 7, 0.02
 LONG_S, PAUSE_S = 0.25, 0.02  # of the long message at the link's rate; the silence before the short one
 SHORT_BYTES = 64 << 10
-ATTEMPTS = 3
+ATTEMPTS, MOMENT_S = 3, 1.0  # a second, then two, for a busy machine to come to rest
 COUNTED = "bytes counted"
 ROUND_MBIT = 1500.0  # links are probed together up to this sum, which any machine can carry
 LAN_SHARE = 0.8  # of a host's LAN link, and of a region's cap, that the links probed together may take
@@ -145,13 +145,13 @@ def _impaired(network: EmulatedNetwork, a: str, b: str) -> bool:
 
 
 def _again(found: dict[str, list[Figure]], work: Callable[[str], list[Figure]]) -> dict[str, list[Figure]]:
-    """What has failed, probed alone until it holds or has failed `ATTEMPTS` times."""
-    again = {}
-    for name, figures in found.items():
-        for _ in range(ATTEMPTS - 1):
-            if all(figure.ok for figure in figures):
-                break
-            again[name] = figures = work(name)
+    """What has failed, probed alone until it holds or has failed `ATTEMPTS` times, after longer and longer pauses."""
+    again: dict[str, list[Figure]] = {}
+    for attempt in range(1, ATTEMPTS):
+        failed = [name for name, figures in (found | again).items() if not all(figure.ok for figure in figures)]
+        if failed:
+            sleep(attempt * MOMENT_S)
+        again |= {name: work(name) for name in failed}
     return again
 
 

@@ -113,10 +113,15 @@ def test_the_error_names_link_asked_and_measured_in_one_line_and_all_in_a_table(
     assert table.splitlines()[-1].split()[4] == "nothing"
 
 
-def test_what_fails_is_probed_again_and_only_what_fails_every_time_is_a_fault() -> None:
+def test_what_fails_is_probed_again_after_a_pause_and_only_what_fails_every_time_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(gate, "sleep", pauses.append)
     bound = Bound(relative=0.05)
     good, bad = (Figure("goodput", "a>b", "Mbit/s", 40.0, value, bound) for value in (40.0, 90.0))
     answers = {"sound": [good], "busy": [bad], "wrong": [bad]}
     later = {"busy": iter([[bad], [good]]), "wrong": iter([[bad], [bad]])}
     again = gate._again(answers, lambda name: next(later[name]))
     assert again == {"busy": [good], "wrong": [bad]}
+    assert pauses == [gate.MOMENT_S, 2 * gate.MOMENT_S]

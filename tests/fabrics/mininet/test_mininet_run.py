@@ -149,7 +149,7 @@ def test_a_role_that_dies_ends_the_run_with_its_name(tmp_path):
         command(tmp_path, *SMALL, steps=100_000), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
-        victim = _wait_for_actor(tmp_path)
+        victim = _wait_for_actor(tmp_path, process)
         os.kill(victim, signal.SIGKILL)
         _, errors = process.communicate(timeout=90)
     finally:
@@ -166,7 +166,7 @@ def test_sigterm_ends_cleanly_and_resume_goes_on(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    _wait_for_checkpoint(tmp_path)
+    _wait_for_checkpoint(tmp_path, process)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 1, errors
@@ -186,9 +186,9 @@ def test_sigterm_ends_cleanly_and_resume_goes_on(tmp_path):
 def test_kill_9_leaves_nothing_behind(tmp_path):
     before = set(Path("/sys/class/net").iterdir())
     process = subprocess.Popen(
-        command(tmp_path, *SMALL, steps=100_000), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command(tmp_path, *SMALL, steps=100_000), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    _wait_for_actor(tmp_path)
+    _wait_for_actor(tmp_path, process)
     process.kill()
     process.wait()
     deadline = time.monotonic() + 10
@@ -198,9 +198,9 @@ def test_kill_9_leaves_nothing_behind(tmp_path):
     assert set(Path("/sys/class/net").iterdir()) == before
 
 
-def _wait_for_actor(out: Path) -> int:
+def _wait_for_actor(out: Path, process: subprocess.Popen[str]) -> int:
     """The process id of an actor of the run, once its first steps are recorded."""
-    _wait(lambda: any("step" in path.read_text() for path in out.glob("cifarnet/*/*/seed-0/events.jsonl")))
+    _wait(process, lambda: any("step" in path.read_text() for path in out.glob("cifarnet/*/*/seed-0/events.jsonl")))
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if b"RoleActor" in path.read_bytes():
@@ -210,12 +210,13 @@ def _wait_for_actor(out: Path) -> int:
     raise AssertionError("no actor found")
 
 
-def _wait_for_checkpoint(out: Path) -> None:
-    _wait(lambda: any(True for _ in out.glob("cifarnet/*/*/seed-0/checkpoint-50/clock.json")))
+def _wait_for_checkpoint(out: Path, process: subprocess.Popen[str]) -> None:
+    _wait(process, lambda: any(True for _ in out.glob("cifarnet/*/*/seed-0/checkpoint-50/clock.json")))
 
 
-def _wait(condition) -> None:
+def _wait(process: subprocess.Popen[str], condition) -> None:
     deadline = time.monotonic() + 120
     while not condition():
+        assert process.poll() is None, f"the run ended: {process.communicate()[1]}"
         assert time.monotonic() < deadline, "the run did not get that far"
         time.sleep(0.1)
