@@ -218,3 +218,11 @@ def test_resume_refuses_what_it_would_ignore(tmp_path, capsys):
     assert main(["run", "--resume", str(tmp_path), "--set", "training.steps=5", "--systems", "baseline"]) == 2
     message = capsys.readouterr().err
     assert "--systems, --set" in message and "Traceback" not in message
+
+
+def test_programs_are_found_where_an_ordinary_users_path_does_not_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/opt/own/bin:/usr/bin")
+    main(["profile", "list"])
+    assert os.environ["PATH"] == "/opt/own/bin:/usr/bin:/usr/sbin:/sbin"
+    main(["profile", "list"])
+    assert os.environ["PATH"].count("/usr/sbin") == 1
