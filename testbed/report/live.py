@@ -96,7 +96,7 @@ class Progress:
     def _show(self, step: Step) -> None:
         wan = self._wan
         parts = [f"loss {step.loss:.3f}", f"at {duration(step.time_s)}"]
-        if wan.mbit is not None:
+        if wan.mbit is not None and self._roles.wan_pairs:
             parts.append(f"WAN {sum(wan.mbit.values()):.1f} Mbit/s, {size(wan.wire_bytes)}")
         self._facts = "  ".join(parts)
         if self._live is not None:
@@ -121,9 +121,12 @@ class Progress:
         except Exception:
             return Text("")
 
-    def _network(self) -> Table:
+    def _network(self) -> RenderableType:
         """A row a WAN link that is used, those of a region together; where there is no room, the busiest."""
         used = sorted(self._roles.wan_pairs)
+        if not used:
+            here = self._roles.server_region
+            return Text(f"{here}  {_roles_in(self._roles, here)}: nothing crosses a WAN")
         mbit = self._wan.mbit or {}
         shares = {pair: mbit.get(">".join(pair), 0.0) / self._goodput_mbit[">".join(pair)] for pair in used}
         room = max(1, self._console.height - OTHER_ROWS)

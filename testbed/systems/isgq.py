@@ -21,6 +21,7 @@ import torch
 from testbed.codecs.base import Buffers, Codec, Key
 from testbed.codecs.factors import Dithered, FactorCodec, LloydMax, MinimumError, Unquantized, multiply
 from testbed.codecs.floats import Float32
+from testbed.codecs.qsgd import QSGD
 from testbed.codecs.ternary import Ternary
 from testbed.errors import ProtocolError
 from testbed.layout import Factors, Layout
@@ -29,6 +30,8 @@ from testbed.systems.base import Options, System, Task
 from testbed.systems.node import Node, Work
 from testbed.systems.replica import Replica, ServerState
 
+Coding = Literal["ternary", "qsgd", "float32"]
+
 
 class ISGQOptions(Options, frozen=True, forbid_unknown_fields=True):
     """What all three forms share.
@@ -36,13 +39,14 @@ class ISGQOptions(Options, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     quantize : without it the factors travel in float32
-    convolutions : how the gradients of all but the linear layers are coded; TernGrad's, as the paper advises
+    convolutions : how the gradients of all but the linear layers are coded: TernGrad's trits, or QSGD with one level
+        and Elias codes, the two that the paper advises (end of section 4)
     answer : what comes back: all workers' factors, or the mean of the gradients, in float32 or ternary. Factors are the
         least and lose nothing more as long as there are fewer workers than a message is smaller than float32
     """
 
     quantize: bool = True
-    convolutions: Literal["ternary", "float32"] = "ternary"
+    convolutions: Coding = "ternary"
     answer: Literal["factors", "float32", "ternary"] = "factors"
 
 
@@ -96,7 +100,7 @@ class ISGQ(System):
         rest = {layer.name for layer in task.layout.rest}
         self.rest = [layer for layer in task.layout if layer.name in rest]
         self.others = _codec(options.convolutions, task.layout.rest)
-        self.mean = _codec("ternary" if options.answer == "ternary" else "float32", task.layout)
+        self.mean = _codec("float32" if options.answer == "factors" else options.answer, task.layout)
 
     @abstractmethod
     def factor_codec(self) -> FactorCodec:
@@ -234,8 +238,14 @@ class DitheredISGQ(ISGQ):
         return Dithered(self.task.layout, self.samples, self.options.levels)
 
 
-def _codec(name: str, layout: Layout) -> Codec:
-    return Ternary(layout, float_last=False) if name == "ternary" else Float32(layout)
+def _codec(name: Coding, layout: Layout) -> Codec:
+    match name:
+        case "ternary":
+            return Ternary(layout, float_last=False)
+        case "qsgd":
+            return QSGD(layout, levels=1, coding="elias")
+        case "float32":
+            return Float32(layout)
 
 
 def _bundle(messages: Sequence[Message], step: int) -> Message:

@@ -90,6 +90,17 @@ def test_a_terminal_shows_the_regions_their_roles_and_the_use_of_their_links() -
     assert "loss 2.000  at 12.3 s  WAN 69.5 Mbit/s, 18.2 MB  █▁" in shown(console)
 
 
+def test_a_run_within_one_region_says_so_and_counts_no_wan() -> None:
+    console = terminal()
+    with Progress("x", 2, Roles(("rack-1",), 2, "rack-1", kind="flat"), {}, console) as progress:
+        for event in (*(link("rack-1/w0>rack-1", second, 400.0) for second in (1.0, 2.0)), *step(0, 2.0, 2.0)):
+            progress.see(event)
+        assert progress._live is not None
+        progress._live.refresh()
+    assert "rack-1  global server, 2 workers: nothing crosses a WAN" in shown(console)
+    assert "WAN 0" not in shown(console)
+
+
 def test_where_there_is_no_room_the_busiest_links_are_shown() -> None:
     console = terminal(height=8)
     with Progress("x", 10, ROLES, WAN, console) as progress:

@@ -64,6 +64,21 @@ def test_a_model_with_convolutions_too(small_data: None) -> None:
     assert not torch.equal(quantized.models["full"], expected.models["full"])
 
 
+@pytest.mark.parametrize("coding", ["ternary", "qsgd"])
+def test_convolutions_are_coded_directly(small_data: None, coding: str) -> None:
+    """The factors are exact here, so that after one step only the convolutions are not the baseline's."""
+    it = experiment(model={"name": "cifarnet"}, training={"steps": 1, "batch_size": 8})
+    task = Assembly(it).task(0)
+    expected, found = (
+        play(name, task, it.plan.profile, options).models["full"] - task.initial
+        for name, options in (("baseline", None), ("isgq-mse", {**EXACT, "convolutions": coding}))
+    )
+    for layer in task.layout.linear:
+        torch.testing.assert_close(found[layer.weight.slice], expected[layer.weight.slice], rtol=1e-4, atol=1e-6)
+    [conv] = [layer for layer in task.layout if layer.size == 64 * 64 * 5 * 5]
+    assert 0.2 < torch.cosine_similarity(found[conv.slice], expected[conv.slice], dim=0) < 0.95
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("answer", ["factors", "float32", "ternary"])
 def test_all_workers_keep_the_same_weights(small_data: None, form: str, answer: str) -> None:
