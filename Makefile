@@ -92,8 +92,13 @@ define keep
 	$(TESTBED) compare $(1)/* --markdown results/reference/$(2)/compare.md >/dev/null
 endef
 
-reference: setup-dev  ## cifarnet emulated, virtual and replaying a trace, into results/reference
+# A bound that the network misses is part of the record, and no reason to stop.
+reference: setup-dev  ## the network's fidelity; cifarnet emulated, virtual and replaying a trace, into results/reference
 	rm -rf build/reference
+	-$(TESTBED) fidelity weightgrad-ec2 --out build/reference/emulated/fidelity/weightgrad-ec2
+	mkdir -p results/reference/fidelity build/reference/replay
+	cp build/reference/emulated/fidelity/weightgrad-ec2/* results/reference/fidelity/
+	cp -r build/reference/emulated/fidelity build/reference/replay/
 	$(TESTBED) run cifarnet --fabric mininet --out build/reference/emulated
 	$(TESTBED) run cifarnet --fabric mininet --trace topologies/traces/outage.csv --out build/reference/replay
 	$(TESTBED) run cifarnet --fabric virtual --set compute.device=m60 --out build/reference/virtual
@@ -103,10 +108,13 @@ reference: setup-dev  ## cifarnet emulated, virtual and replaying a trace, into 
 	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
 
 reference-systems: setup-dev  ## every system, 400 steps, 3 seeds, into results/reference/systems: hours
-	rm -rf build/reference-systems
+	rm -rf build/reference-systems build/reference-entropy
 	$(TESTBED) run systems --out build/reference-systems
+	$(TESTBED) run systems --systems baseline,terngrad --seeds 0 --set training.steps=100 \
+	    --set systems.terngrad.entropy=on --out build/reference-entropy
 	$(call keep,build/reference-systems/systems,systems)
 	$(TESTBED) bytes build/reference-systems/systems/* > results/reference/systems/bytes.md
+	$(TESTBED) bytes build/reference-entropy/systems/* > results/reference/systems/bytes-entropy.md
 	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
 
 reference-codecs: setup-dev  ## every codec's speed against a copy, into results/reference/codecs; on an idle machine
