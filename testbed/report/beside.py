@@ -189,7 +189,11 @@ def _of_baseline(figure: Figure) -> Figure:
 
 
 def _share(figure: Figure, value: float, base: float) -> str:
-    return "" if figure.system == BASELINE or is_missing(base) else f" ({percent(value / base)} of the baseline's)"
+    if figure.system == BASELINE or is_missing(base):
+        return ""
+    share = value / base
+    written = percent(share) if share >= 0.01 else f"{100 * share:.2g} %"
+    return f" ({written} of the baseline's)"
 
 
 def by_source(rows: Iterable[list[str]]) -> dict[str, list[list[str]]]:

@@ -204,7 +204,7 @@ def test_a_total_comes_with_its_share_of_the_baselines() -> None:
     assert texts == {
         "baseline": "53.4 TB",
         "wgt": "6.57 TB (12.3 % of the baseline's)",
-        "bgt": "31.2 GB (0.1 % of the baseline's)",
+        "bgt": "31.2 GB (0.058 % of the baseline's)",
         "qgt": "8.53 TB (16.0 % of the baseline's)",
     }
 
