@@ -204,9 +204,9 @@ def by_source(rows: Iterable[list[str]]) -> dict[str, list[list[str]]]:
     return tables
 
 
-def setting(run: Run) -> str:
-    """What the numbers here hold for, and how to read them."""
+def setting(run: Run, here: str = "Here") -> str:
+    """What the numbers here hold for, and how to read them; `here` says which run's they are."""
     training, topology = section(run.info, "training"), section(run.info, "topology")
     parts = [f"{topology.get('kind', 'tree')} topology", conditions(run)]
     parts += [f"{training['steps']:,} steps"] if "steps" in training else []
-    return f"Here: {' · '.join(parts)}. {SET_BESIDE}"
+    return f"{here}: {' · '.join(parts)}. {SET_BESIDE}"

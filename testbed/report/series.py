@@ -35,6 +35,7 @@ from testbed.report.tables import (
 from testbed.report.wording import caveats, conditions, title
 
 POINT = "point"
+FIRST = "Here, in the first of these runs"
 LOG_RATIO = 20.0  # largest value / smallest beyond which a linear axis hides the small ones
 LEGEND = 7  # systems in a line of the legend
 PANELS: tuple[tuple[str, str, float], ...] = (
@@ -79,7 +80,7 @@ def show_series(folder: Path, labels: Sequence[str], console: Console | None = N
     console.print(
         rich_table(f"{title(first)}, a series of {len(labels)} runs", *rows(_together(frames), (POINT, "system")))
     )
-    show_beside(console, [_key(labels[0]), *beside.HEADS], _compared(runs, frames), beside.setting(first))
+    show_beside(console, [_key(labels[0]), *beside.HEADS], _compared(runs, frames), beside.setting(first, FIRST))
 
 
 def _read(folder: Path, labels: Sequence[str]) -> tuple[dict[str, Run], dict[str, pd.DataFrame]]:
@@ -112,7 +113,7 @@ def _markdown(runs: dict[str, Run], frames: dict[str, pd.DataFrame], together: p
     if len(frames) < wanted:
         parts.append(f"> **{wanted - len(frames)} of {wanted} runs have no result yet**")
     parts.append(markdown_table(*_table(together)))
-    parts += markdown_beside([_key(label), *beside.HEADS], _compared(runs, frames), beside.setting(first))
+    parts += markdown_beside([_key(label), *beside.HEADS], _compared(runs, frames), beside.setting(first, FIRST))
     parts.append("![series](series.png)")
     parts.append("Each run's own report is in the folder of its name.")
     return "\n\n".join(parts) + "\n"
