@@ -22,11 +22,11 @@ first codec is made, or before by `warm_up`.
 from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.base import Buffers, Codec, Key
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
+from testbed.codecs.compiled import warm_up
 from testbed.codecs.dgc import DGC
 from testbed.codecs.entropy import EntropyCoded
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
-from testbed.codecs.lanes import warm_up
 from testbed.codecs.levels import Levels, LevelSum
 from testbed.codecs.memory import ErrorFeedback, Remembering, remembering
 from testbed.codecs.onebit import OneBit

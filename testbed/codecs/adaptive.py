@@ -24,7 +24,7 @@ import math
 import numpy as np
 import torch
 
-from testbed.codecs import adaptive_kernels, kernels, lanes
+from testbed.codecs import adaptive_kernels, compiled, kernels
 from testbed.codecs.adaptive_kernels import MIDDLE, SYMBOLS
 from testbed.codecs.base import (
     Buffers,
@@ -65,7 +65,7 @@ class Adaptive:
     def __init__(self, layout: Layout, error: float = 0.05) -> None:
         if not 0 < error <= MAX_ERROR:
             raise CodecError(f"error is a fraction of the gradient's mean square, 0 to {MAX_ERROR}, not {error}")
-        lanes.warm_up()
+        compiled.warm_up()
         self.layout = layout
         self.error = error
         self._pool = BufferPool()

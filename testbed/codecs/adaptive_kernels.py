@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from testbed.codecs.lanes import F32, F64, U8, kernel, read_only, writable
+from testbed.codecs.compiled import F32, F64, U8, kernel, read_only, writable
 
 MIDDLE = 127  # the symbol of level 0
 SYMBOLS = 2 * MIDDLE + 1

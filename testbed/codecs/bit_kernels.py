@@ -8,30 +8,9 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
+from testbed.codecs.compiled import F32, F64, I64, U8, U16, U32, kernel, read_only, writable
 from testbed.codecs.kernels import SEGMENT, abs_bits, hashed
-from testbed.codecs.lanes import (
-    F32,
-    F64,
-    I64,
-    U8,
-    U16,
-    U32,
-    add,
-    and_,
-    bits_of,
-    float_of,
-    kernel,
-    larger,
-    low_byte,
-    or_,
-    read_only,
-    shl,
-    shr,
-    sub,
-    unary,
-    writable,
-    xor,
-)
+from testbed.codecs.lanes import add, and_, bits_of, float_of, larger, low_byte, or_, shl, shr, sub, unary, xor
 from testbed.codecs.level_kernels import PLANES, pack_planes, unpack_planes
 
 _0, _1, _2, _3, _4, _5, _6, _7, _31 = (np.uint32(n) for n in (0, 1, 2, 3, 4, 5, 6, 7, 31))

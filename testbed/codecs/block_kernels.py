@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from testbed.codecs.compiled import F32, I64, U8, U32, kernel, read_only, writable
 from testbed.codecs.kernels import (
     DRAW_RANGE,
     INFINITY_BITS,
@@ -23,7 +24,7 @@ from testbed.codecs.kernels import (
     kept_of,
     unpack_block,
 )
-from testbed.codecs.lanes import F32, I64, U8, U32, bits_of, float_of, kernel, larger, read_only, writable
+from testbed.codecs.lanes import bits_of, float_of, larger
 
 BLOCK = TRITS * SEGMENT
 _NONE = np.uint32(0)

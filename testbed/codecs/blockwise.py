@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from testbed.codecs import block_kernels, lanes
+from testbed.codecs import block_kernels, compiled
 from testbed.codecs.base import (
     Buffers,
     Elements,
@@ -42,7 +42,7 @@ class BlockFormat(TritFormat):
     """
 
     def __init__(self, layout: Layout, float_biases: bool, float_last: bool) -> None:
-        lanes.warm_up()
+        compiled.warm_up()
         super().__init__(layout, lambda layer: (float_biases and layer.bias) or (float_last and layer.last))
         counts = [-(-layer.size // block_kernels.BLOCK) for layer in self.ternary]
         self.blocks = stretches(counts)

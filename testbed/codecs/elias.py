@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from testbed.codecs import elias_kernels, lanes
+from testbed.codecs import compiled, elias_kernels
 from testbed.codecs.base import stretches
 from testbed.codecs.buffers import BufferPool
 from testbed.codecs.threads import CHUNK, in_chunks
@@ -32,7 +32,7 @@ class EliasStreams:
     """
 
     def __init__(self, names: Sequence[str], sizes: Sequence[int], levels: int) -> None:
-        lanes.warm_up()
+        compiled.warm_up()
         self.levels = levels
         self._size = sum(sizes)
         self._layers = stretches(sizes)

@@ -14,7 +14,8 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from testbed.codecs.lanes import I64, U8, add, and_, kernel, or_, read_only, shl, shr, sub, unary, writable
+from testbed.codecs.compiled import I64, U8, kernel, read_only, writable
+from testbed.codecs.lanes import add, and_, or_, shl, shr, sub, unary
 
 U64 = types.uint64
 _Z, _ONE, _SHORT, _SIX, _63, _64 = (np.uint64(n) for n in (0, 1, 2, 6, 63, 64))

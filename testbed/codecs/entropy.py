@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from testbed.codecs import entropy_kernels, kernels, lanes
+from testbed.codecs import compiled, entropy_kernels, kernels
 from testbed.codecs.base import Buffers, Key, WireBuffers, stretches
 from testbed.codecs.buffers import Allocate, BufferPool
 from testbed.codecs.entropy_kernels import STATE_WORDS, TOTAL
@@ -136,7 +136,7 @@ class SymbolRuns:
     """
 
     def __init__(self, alphabet: int, names: Sequence[str], lengths: Sequence[int]) -> None:
-        lanes.warm_up()
+        compiled.warm_up()
         self.alphabet = alphabet
         self.symbols, self.levels = sum(lengths), 0
         self._runs = tuple(zip(names, stretches(lengths), strict=True))

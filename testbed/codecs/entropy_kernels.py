@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from testbed.codecs.lanes import I64, U8, U16, U32, add, and_, kernel, low_byte, mul, or_, read_only, shl, shr, writable
+from testbed.codecs.compiled import I64, U8, U16, U32, kernel, read_only, writable
+from testbed.codecs.lanes import add, and_, low_byte, mul, or_, shl, shr
 
 PROBABILITY_BITS = 12
 TOTAL = 1 << PROBABILITY_BITS  # sum of a model's frequencies

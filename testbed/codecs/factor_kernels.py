@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from testbed.codecs.compiled import F32, F64, I64, U8, U32, kernel, read_only, writable
 from testbed.codecs.kernels import hashed
-from testbed.codecs.lanes import F32, F64, I64, U8, U32, kernel, read_only, shr, writable
+from testbed.codecs.lanes import shr
 
 _8 = np.uint32(8)
 LARGEST = float(np.finfo(np.float32).max)

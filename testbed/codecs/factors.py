@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from testbed.codecs import factor_kernels, factor_signals, lanes
+from testbed.codecs import compiled, factor_kernels, factor_signals
 from testbed.codecs.base import (
     Buffers,
     Elements,
@@ -64,7 +64,7 @@ class FactorCodec(ABC):
     buffers: ClassVar[int]  # in a message
 
     def __init__(self, layout: Layout, samples: int) -> None:
-        lanes.warm_up()
+        compiled.warm_up()
         self.layers, self.samples = layout.linear, samples
         widths = [width for layer in self.layers for width in (layer.inputs, layer.outputs)]
         self._shapes = tuple((samples, width) for width in widths)

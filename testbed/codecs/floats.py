@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from testbed.codecs import lanes
+from testbed.codecs import compiled
 from testbed.codecs.base import (
     Buffers,
     Key,
@@ -31,7 +31,7 @@ class Float32:
     """
 
     def __init__(self, layout: Layout) -> None:
-        lanes.warm_up()
+        compiled.warm_up()
         self.layout = layout
         self.nbytes = 4 * layout.size
         self._pool = BufferPool()

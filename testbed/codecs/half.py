@@ -20,7 +20,7 @@ import math
 import numpy as np
 import torch
 
-from testbed.codecs import bit_kernels, kernels, lanes
+from testbed.codecs import bit_kernels, compiled, kernels
 from testbed.codecs.base import (
     Buffers,
     Elements,
@@ -60,7 +60,7 @@ class Half:
     """
 
     def __init__(self, layout: Layout) -> None:
-        lanes.warm_up()
+        compiled.warm_up()
         self.layout = layout
         self.nbytes = len(layout) + 2 * layout.size
         self._pool = BufferPool()

@@ -22,28 +22,22 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
+from testbed.codecs.compiled import F32, I64, U8, U32, kernel, read_only, writable
 from testbed.codecs.lanes import (
-    F32,
-    I64,
-    U8,
-    U32,
     add,
     and_,
     bits_of,
     float_of,
-    kernel,
     larger,
     low_byte,
     mul,
     or_,
-    read_only,
     shl,
     shr,
     smaller,
     sub,
     to_float,
     where_less,
-    writable,
     xor,
 )
 

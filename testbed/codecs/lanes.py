@@ -1,94 +1,21 @@
-"""What numba lacks for fast loops over 32-bit lanes, and how a kernel is declared, compiled and cached.
+"""Operators on 32-bit lanes, which numba lacks.
 
 Numba widens uint32 arithmetic to 64 bits, which halves the elements per vector register and adds conversions
-(measured: 3.2 to 3.5 times slower). The `@intrinsic` operators here keep the width of what they are given.
-
-Numba's cache notices changes of the file that a kernel is in, and of no other; `warm_up` throws it away when any
-file of kernels has changed, since they use each other's parts.
+(measured: 3.2 to 3.5 times slower). These keep the width of what they are given.
 """
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Callable
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
-F32, F64, U8, U16, U32, I64 = (
-    types.float32,
-    types.float64,
-    types.uint8,
-    types.uint16,
-    types.uint32,
-    types.int64,
-)
-
-
-def read_only(dtype: types.Type) -> types.Array:
-    return types.Array(dtype, 1, "C", readonly=True)
-
-
-def writable(dtype: types.Type) -> types.Array:
-    return types.Array(dtype, 1, "C")
-
-
-_pending: list[tuple[Any, tuple[tuple[types.Type, ...], ...]]] = []  # declared, not compiled yet
-
-
-def kernel(*signatures: tuple[types.Type, ...], **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Declare a kernel: cached on disk, without the GIL, compiled by `warm_up` for just these signatures."""
-
-    def declare(function: Callable[..., Any]) -> Any:
-        dispatcher = njit(nogil=True, cache=True, error_model="numpy", **options)(function)
-        _pending.append((dispatcher, signatures))
-        return dispatcher
-
-    return declare
-
-
-def warm_up() -> None:
-    """Compile every kernel, or load it from numba's cache; later calls return at once.
-
-    A lock file beside the cache lets one process compile while others wait: numba replaces cache files
-    atomically, but two writers (on a shared home, perhaps of two CPU types) could pair one's index with
-    the other's code.
-    """
-    declared = _pending[:1]
-    if not declared:
-        return
-    folder = Path(declared[0][0].stats.cache_path)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "kernels.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        _discard_stale(folder)
-        while _pending:
-            dispatcher, signatures = _pending[0]
-            for signature in signatures:
-                dispatcher.compile(signature)
-            dispatcher.disable_compile()
-            del _pending[0]
-
-
-def _discard_stale(folder: Path) -> None:
-    """Empty the cache if it was compiled from other sources."""
-    sources = [Path(__file__), *sorted(Path(__file__).parent.glob("*kernels.py"))]
-    digest = sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
-    stamp = folder / "kernels.sha256"
-    if stamp.is_file() and stamp.read_text() == digest:
-        return
-    for compiled in (*folder.glob("*.nbi"), *folder.glob("*.nbc")):
-        compiled.unlink(missing_ok=True)
-    stamp.write_text(digest)
-
+from testbed.codecs.compiled import F32, U8, U32
 
 _intrinsic: Any = intrinsic  # mypy would check calls against the typing function, which has an argument more
-
-# --- operators that keep their operands' width ---------------------------------------------------------------
 
 
 def _binary(operation: str) -> Any:

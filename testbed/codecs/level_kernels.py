@@ -11,26 +11,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from testbed.codecs.compiled import F32, F64, I64, U8, U16, kernel, read_only, writable
 from testbed.codecs.kernels import SEGMENT, TRITS
-from testbed.codecs.lanes import (
-    F32,
-    F64,
-    I64,
-    U8,
-    U16,
-    add,
-    bit_at,
-    bit_to,
-    kernel,
-    like,
-    mul,
-    or_,
-    read_only,
-    shr,
-    sub,
-    where_equal,
-    writable,
-)
+from testbed.codecs.lanes import add, bit_at, bit_to, like, mul, or_, shr, sub, where_equal
 
 PLANES = 8  # segments of a block of bit planes: the bits of a byte
 

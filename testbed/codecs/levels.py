@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from testbed.codecs import kernels, lanes, level_kernels
+from testbed.codecs import compiled, kernels, level_kernels
 from testbed.codecs.base import (
     Buffers,
     WireBuffers,
@@ -72,7 +72,7 @@ class LevelSum:
     def __init__(self, messages: Ternary, workers: int) -> None:
         if not 1 <= workers <= 32_767:
             raise CodecError(f"a sum of levels is over 1 to 32,767 workers, not {workers}")
-        lanes.warm_up()
+        compiled.warm_up()
         self.layout: Layout = messages.layout
         self.workers = workers
         self.bits = (2 * workers).bit_length()

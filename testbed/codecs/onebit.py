@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from testbed.codecs import bit_kernels, lanes
+from testbed.codecs import bit_kernels, compiled
 from testbed.codecs.base import (
     Buffers,
     Elements,
@@ -60,7 +60,7 @@ class OneBit:
     """
 
     def __init__(self, layout: Layout) -> None:
-        lanes.warm_up()
+        compiled.warm_up()
         self.layout = layout
         self._columns = [_Columns(layer) for layer in layout]
         self._means = stretches(2 * columns.count for columns in self._columns)

@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from testbed.codecs import lanes, level_kernels, qsgd_kernels
+from testbed.codecs import compiled, level_kernels, qsgd_kernels
 from testbed.codecs.base import (
     Buffers,
     Elements,
@@ -93,7 +93,7 @@ class QSGD:
             raise CodecError(f"QSGD takes 1 to {qsgd_kernels.MAX_LEVELS} levels, not {levels}")
         if not 1 <= bucket <= qsgd_kernels.BLOCK or bucket.bit_count() != 1:
             raise CodecError(f"a bucket has a power of two of elements, at most {qsgd_kernels.BLOCK}, not {bucket}")
-        lanes.warm_up()
+        compiled.warm_up()
         self.layout = layout
         self.levels = levels
         self.bucket = bucket

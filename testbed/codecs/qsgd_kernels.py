@@ -11,25 +11,9 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
+from testbed.codecs.compiled import F32, I64, U8, U32, kernel, read_only, writable
 from testbed.codecs.kernels import INFINITY_BITS, SEGMENT, abs_bits, hashed
-from testbed.codecs.lanes import (
-    F32,
-    I64,
-    U8,
-    U32,
-    add,
-    and_,
-    bits_of,
-    float_of,
-    kernel,
-    larger,
-    low_byte,
-    read_only,
-    shr,
-    sub,
-    writable,
-    xor,
-)
+from testbed.codecs.lanes import add, and_, bits_of, float_of, larger, low_byte, shr, sub, xor
 from testbed.codecs.level_kernels import PLANES, pack_planes, unpack_planes
 
 BLOCK = PLANES * SEGMENT  # elements; buckets are parts of it

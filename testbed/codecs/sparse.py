@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from testbed.codecs import bit_kernels, lanes, rice, sparse_kernels
+from testbed.codecs import bit_kernels, compiled, rice, sparse_kernels
 from testbed.codecs.base import (
     Buffers,
     Elements,
@@ -163,7 +163,7 @@ class SparseCodec:
     def __init__(self, layout: Layout, values: Values) -> None:
         if layout.size >= 1 << 32:
             raise CodecError(f"a sparse message has 32-bit places; the model has {layout.size} parameters")
-        lanes.warm_up()
+        compiled.warm_up()
         self.layout = layout
         self.values = values
         self._offsets = np.array([layer.offset for layer in layout], np.int64)

@@ -13,27 +13,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from testbed.codecs.compiled import F32, F64, I64, U8, U32, kernel, read_only, writable
 from testbed.codecs.kernels import abs_bits
-from testbed.codecs.lanes import (
-    F32,
-    F64,
-    I64,
-    U8,
-    U32,
-    and_,
-    bits_of,
-    float_of,
-    kernel,
-    larger,
-    low_byte,
-    or_,
-    read_only,
-    shl,
-    shr,
-    sub,
-    writable,
-    xor,
-)
+from testbed.codecs.lanes import and_, bits_of, float_of, larger, low_byte, or_, shl, shr, sub, xor
 
 U64 = types.uint64
 BLOCK = 64  # elements that are looked at together: most blocks hold nothing to select

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from testbed.codecs import kernels, lanes
+from testbed.codecs import compiled, kernels
 from testbed.codecs.base import Buffers, Elements, Key, beside, elements, to_host
 from testbed.codecs.device import ternary as on_device
 from testbed.codecs.threads import in_chunks
@@ -56,7 +56,7 @@ class Ternary(TritFormat):
     ) -> None:
         if clip is not None and not clip > 0:
             raise CodecError(f"clip is a positive number of standard deviations or None, not {clip}")
-        lanes.warm_up()
+        compiled.warm_up()
         super().__init__(layout, lambda layer: float_last and layer.last, one_scale=not layerwise)
         self.clip = clip
 
@@ -185,7 +185,7 @@ class ThresholdTernary(TritFormat):
     """
 
     def __init__(self, layout: Layout, float_biases: bool = True, float_last: bool = True) -> None:
-        lanes.warm_up()
+        compiled.warm_up()
         super().__init__(layout, lambda layer: (float_biases and layer.bias) or (float_last and layer.last))
 
     def encode(self, vector: torch.Tensor, key: Key | None = None, importance: torch.Tensor | None = None) -> Buffers:

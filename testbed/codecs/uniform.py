@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from testbed.codecs import bit_kernels, kernels, lanes, level_kernels
+from testbed.codecs import bit_kernels, compiled, kernels, level_kernels
 from testbed.codecs.base import (
     Buffers,
     Elements,
@@ -88,7 +88,7 @@ class Uniform:
         rounding: Rounding = "nearest",
         chosen: Callable[[Layer], bool] | None = None,
     ) -> None:
-        lanes.warm_up()
+        compiled.warm_up()
         self.layout = layout
         self.bits = _checked(bits)
         self.rounding = rounding

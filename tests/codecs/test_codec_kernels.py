@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import testbed
-from testbed.codecs import kernels, lanes
+from testbed.codecs import compiled, kernels, lanes
 from testbed.codecs.threads import CHUNK, in_chunks
 
 ENCODE = """
@@ -29,7 +29,7 @@ print(hashlib.sha256(b"".join(b.tobytes() for b in codec.encode(x, Key(1, 2, 3))
 
 
 def test_kernels_are_compiled_once_and_for_declared_types_only() -> None:
-    lanes.warm_up()
+    compiled.warm_up()
     assert kernels.ternary_unpack.signatures
     with pytest.raises(TypeError, match="No matching definition"):
         kernels.ternary_unpack(np.zeros(1, np.float32), np.zeros(5, np.float32), np.float32(1))
@@ -101,11 +101,11 @@ def test_a_cache_of_other_sources_is_thrown_away(tmp_path: Path) -> None:
     old, other = tmp_path / "kernels.pack-1.nbi", tmp_path / "notes.txt"
     old.touch()
     other.touch()
-    lanes._discard_stale(tmp_path)
+    compiled._discard_stale(tmp_path)
     assert not old.exists() and other.exists()
     old.touch()
-    lanes._discard_stale(tmp_path)
+    compiled._discard_stale(tmp_path)
     assert old.exists()
     (tmp_path / "kernels.sha256").write_text("other sources")
-    lanes._discard_stale(tmp_path)
+    compiled._discard_stale(tmp_path)
     assert not old.exists()
