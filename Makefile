@@ -25,7 +25,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(COMPUTE),--set compute.device=$(COMPUTE)) $(if $(SCALE),--scale $(SCALE)) \
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)")
 
-.PHONY: help setup setup-dev check test test-fast experiment replay plots report fidelity bench reference reference-systems reference-codecs docs clean
+.PHONY: help setup setup-dev check test test-fast experiment replay plots report fidelity bench reference reference-systems reference-papers reference-codecs docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,6 +115,17 @@ reference-systems: setup-dev  ## every system, 400 steps, 3 seeds, into results/
 	$(call keep,build/reference-systems/systems,systems)
 	$(TESTBED) bytes build/reference-systems/systems/* > results/reference/systems/bytes.md
 	$(TESTBED) bytes build/reference-entropy/systems/* > results/reference/systems/bytes-entropy.md
+	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
+
+PAPERS := threshold-nin lenet-terngrad cifarnet-terngrad mqgrad-12 mqgrad-18 isgq vggnet alexnet alexnet-imagenet
+
+reference-papers: setup-dev  ## the papers' other experiments at their default scale, into results/reference/papers: 80 minutes
+	rm -rf build/reference-papers
+	set -e; for target in $(PAPERS); do \
+	    $(TESTBED) run $$target --out build/reference-papers; \
+	    mkdir -p results/reference/papers/$$target; \
+	    (cd build/reference-papers/$$target/* && cp summary.* *.png $(CURDIR)/results/reference/papers/$$target/); \
+	done
 	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
 
 reference-codecs: setup-dev  ## every codec's speed against a copy, into results/reference/codecs; on an idle machine

@@ -18,7 +18,11 @@ from testbed.report.tables import markdown_table, rows
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "results" / "reference"
 RUNS = sorted(path.parent for path in REFERENCE.glob("*/run.json"))
-PAGES = {path.name: path for path in (ROOT / "README.md", ROOT / "docs" / "reference.md", ROOT / "docs" / "codecs.md")}
+DOCS = ROOT / "docs"
+PAGES = {
+    path.name: path
+    for path in (ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("reference", "codecs", "papers")))
+}
 EXCERPT = re.compile(r"(<!-- from (\S+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
@@ -35,6 +39,8 @@ def excerpt(source: str) -> str:
     if size:  # of the codecs' table the rows of one size
         lines = path.read_text().splitlines(keepends=True)
         return "".join([*lines[:2], *(line for line in lines if f"| {size} | gaussian |" in line)])
+    if path.parent.parent.name == "papers":
+        return path.read_text().partition("## Beside the papers\n\n")[2].partition("\n![")[0].replace("### ", "#### ")
     if path.name != "summary.md":
         return path.read_text().replace("## ", "### ")
     lines = path.read_text().splitlines()

@@ -15,7 +15,7 @@ from testbed.report import traffic
 from testbed.report.looks import look
 from testbed.report.papers import OPTIONS, Figure, Quantity, citation, fitting
 from testbed.report.summary import BASELINE, aggregate, model_name, ratio, section
-from testbed.report.wording import NOT_REACHED, conditions, duration, is_missing, percent, size, times
+from testbed.report.wording import NOT_REACHED, conditions, duration, is_missing, percent, share, size, times
 
 NOT_MEASURED = "not measured"
 HEADS = ["quantity", "paper", "here"]
@@ -132,7 +132,7 @@ ROWS: dict[Quantity, Row] = {
     "processing": Row(
         f"time to compute and code {PROCESSED} batches, {{system}}", duration, Here.processing, of_baseline=True
     ),
-    "coding-share": Row("share of the time spent coding, {system}", percent, Here.coding_share),
+    "coding-share": Row("share of the time spent coding, {system}", share, Here.coding_share),
 }
 
 
@@ -178,10 +178,10 @@ def _measured(here: Here, figure: Figure) -> str:
     if is_missing(value):
         ended = "" if figure.time_s is None else f": ended after {duration(here.ended_s(figure.system))}"
         return row.missing + ended
-    share = ""
+    part = ""
     if row.of_baseline and BASELINE in set(here.frame["system"]):
-        share = _share(figure, value, row.measure(here, _of_baseline(figure)))
-    return row.write(value) + share + (" (stand-in data)" if here.run.info.data.stand_in else "")
+        part = _share(figure, value, row.measure(here, _of_baseline(figure)))
+    return row.write(value) + part + (" (stand-in data)" if here.run.info.data.stand_in else "")
 
 
 def _of_baseline(figure: Figure) -> Figure:
@@ -191,9 +191,7 @@ def _of_baseline(figure: Figure) -> Figure:
 def _share(figure: Figure, value: float, base: float) -> str:
     if figure.system == BASELINE or is_missing(base):
         return ""
-    share = value / base
-    written = percent(share) if share >= 0.01 else f"{100 * share:.2g} %"
-    return f" ({written} of the baseline's)"
+    return f" ({share(value / base)} of the baseline's)"
 
 
 def by_source(rows: Iterable[list[str]]) -> dict[str, list[list[str]]]:

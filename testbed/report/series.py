@@ -28,6 +28,7 @@ from testbed.report.tables import (
     markdown_beside,
     markdown_table,
     plain_unless_terminal,
+    provenance,
     rich_table,
     rows,
     show_beside,
@@ -115,7 +116,8 @@ def _markdown(runs: dict[str, Run], frames: dict[str, pd.DataFrame], together: p
     parts.append(markdown_table(*_table(together)))
     parts += markdown_beside([_key(label), *beside.HEADS], _compared(runs, frames), beside.setting(first, FIRST))
     parts.append("![series](series.png)")
-    parts.append("Each run's own report is in the folder of its name.")
+    parts.append(provenance(first))
+    parts.append("This is of the first of the runs; each has its own report in the folder of its name.")
     return "\n\n".join(parts) + "\n"
 
 

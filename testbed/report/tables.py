@@ -168,7 +168,7 @@ def markdown(run: Run, frame: pd.DataFrame) -> str:
         parts.append(f"![the trace and what came of it]({REPLAY})")
     if run.missing:
         parts.append("## What the record lacks\n\n" + "\n".join(f"- {note}" for note in run.missing))
-    parts.append(_provenance(run))
+    parts.append(provenance(run))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -179,7 +179,8 @@ def markdown_beside(heads: list[str], compared: Iterable[list[str]], setting: st
     return [f"## Beside the papers\n\n{setting}", *parts] if parts else []
 
 
-def _provenance(run: Run) -> str:
+def provenance(run: Run) -> str:
+    """The part of a `summary.md` that says how the run was made."""
     info, machine = run.info, run.info.environment
     facts = {
         "run": run.name,

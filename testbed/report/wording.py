@@ -42,6 +42,11 @@ def percent(fraction: float) -> str:
     return NONE if is_missing(fraction) else f"{100 * fraction:.1f} %"
 
 
+def share(fraction: float) -> str:
+    """A part of a whole as percent, below one percent with two digits: 47.2 %, 0.058 %."""
+    return f"{100 * fraction:.2g} %" if 0 <= fraction < 0.01 else percent(fraction)
+
+
 def dollars(usd: float) -> str:
     """US dollars to the cent, or to three digits below one: $12.40, $0.0213."""
     if is_missing(usd):

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import testbed
-from testbed.codecs import compiled, kernels, lanes
+from testbed.codecs import compiled, kernels
 from testbed.codecs.threads import CHUNK, in_chunks
 
 ENCODE = """
