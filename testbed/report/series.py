@@ -152,9 +152,9 @@ def _losses(axes: Axes, runs: dict[str, Run], column: str, label: str) -> None:
         for result in run.results[:1]:
             loss = running_mean(result.steps["loss"].to_numpy(), min(Target.of(run.info).window, len(result.steps)))
             x = result.steps[column] + (1 if column == "step" else 0)
-            axes.plot(x, loss, color=shade, lw=2, label=name)
+            axes.plot(x, loss, color=shade, lw=2, label=_short(name))
     axes.set(xlabel=label, title=f"Training loss by {'step' if column == 'step' else 'time'}")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, title=_key(next(iter(runs))))
 
 
 def _by_point(axes: Axes, together: pd.DataFrame, labels: list[str], metric: str, title: str, scale: float) -> None:
