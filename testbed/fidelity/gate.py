@@ -32,7 +32,7 @@ from testbed.wan.profile import Cap
 ECHOES, ECHO_INTERVAL_S = 7, 0.02
 LONG_S, PAUSE_S = 0.25, 0.02  # of the long message at the link's rate; the silence before the short one
 SHORT_BYTES = 64 << 10
-ATTEMPTS, MOMENT_S = 3, 1.0  # a second, then two, for a busy machine to come to rest
+ATTEMPTS, MOMENT_S = 5, 1.0  # a second, then two, three, four, for a busy machine to come to rest
 COUNTED = "bytes counted"
 ROUND_MBIT = 1500.0  # links are probed together up to this sum, which any machine can carry
 LAN_SHARE = 0.8  # of a host's LAN link, and of a region's cap, that the links probed together may take
@@ -106,7 +106,9 @@ def failure(profile: str, said: str, faults: Sequence[Figure]) -> NetworkError:
             for figure in faults[:NAMED]
         ]
         more = f" and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
-        parts.append(f"{len(links)} links do not do what profile {profile} says: {'; '.join(first)}{more}")
+        what = "1 link does" if len(links) == 1 else f"{len(links)} links do"
+        parts.append(f"{what} not do what profile {profile} says: {'; '.join(first)}{more}")
+        parts.append("try again when nothing else is busy on this machine, or see --no-gate")
     error = NetworkError("; ".join(parts))
     if faults:
         error.add_note(table(faults))

@@ -121,7 +121,7 @@ def test_what_fails_is_probed_again_after_a_pause_and_only_what_fails_every_time
     bound = Bound(relative=0.05)
     good, bad = (Figure("goodput", "a>b", "Mbit/s", 40.0, value, bound) for value in (40.0, 90.0))
     answers = {"sound": [good], "busy": [bad], "wrong": [bad]}
-    later = {"busy": iter([[bad], [good]]), "wrong": iter([[bad], [bad]])}
+    later = {"busy": iter([[bad], [good]]), "wrong": iter([[bad]] * 4)}
     again = gate._again(answers, lambda name: next(later[name]))
     assert again == {"busy": [good], "wrong": [bad]}
-    assert pauses == [gate.MOMENT_S, 2 * gate.MOMENT_S]
+    assert pauses == [gate.MOMENT_S * times for times in (1, 2, 3, 4)]
