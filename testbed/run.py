@@ -37,10 +37,12 @@ from testbed.record import info as info_file
 from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
 from testbed.record.info import DataInfo, LinkInfo, ResultInfo, RunInfo
 from testbed.record.recorder import Recorder
+from testbed.record.stolen import Stolen
 from testbed.record.tensorboard import Scalars
 from testbed.report.live import Progress
 
 RESULTS = Path("results")
+STOLEN = 0.01  # of the cores' time; beyond it a run that measures says so
 LATE_MS = 1.0  # of the delay stage's 99th percentile; beyond it the run says so
 MODEL_FILE = "model.npz"
 SHORT_STEPS = 20  # of a run that ends before further processes have started
@@ -156,12 +158,13 @@ def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInf
             facts.dilation = described.get("dilation", facts.dilation)
             facts.gate = described.get("gate", facts.gate)
             info_file.write_info(folder, facts)
+            stolen = Stolen() if facts.fabric == "mininet" or facts.compute == "measured" else None
             try:
                 for seed in experiment.run.seeds:
                     for system in experiment.systems:
                         _Play(folder, facts, assembly, fabric, system, seed).run()
                         facts.delay_report = fabric.delay_report()
-                        facts.notes = _with_warnings(facts.notes, facts.delay_report)
+                        facts.notes = _with_warnings(facts.notes, facts.delay_report, stolen.share if stolen else 0.0)
                         info_file.write_info(folder, facts)
             except KeyboardInterrupt:  # between two systems
                 raise Interrupted(f"stopped; go on with --resume {folder}") from None
@@ -184,10 +187,12 @@ def _play_alone(folder: Path, facts: RunInfo, system: str, seed: int) -> None:
         _Play(folder, facts, assembly, fabric, system, seed, can_draw=False).run()
 
 
-def _with_warnings(notes: list[str], report: dict[str, Any]) -> list[str]:
-    """The run's notes, with one on the delay stage and one on the trace where they were late."""
-    frames, changes = "The delay line", "Of the trace's"
-    said = [note for note in notes if not note.startswith((frames, changes))]
+def _with_warnings(notes: list[str], report: dict[str, Any], stolen: float) -> list[str]:
+    """The run's notes, with one on each of delay stage, trace and machine that did not keep its time."""
+    frames, changes, machine = "The delay line", "Of the trace's", "This machine's hypervisor"
+    said = [note for note in notes if not note.startswith((frames, changes, machine))]
+    if stolen > STOLEN:
+        said.append(f"{machine} took {100 * stolen:.0f} % of its time: what was measured meanwhile took longer.")
     if (late_ms := report.get("lateness_p99_ms", 0.0)) > LATE_MS:
         said.append(f"{frames} sent one frame in a hundred more than {late_ms:.1f} ms late: this machine was busy.")
     if late := report.get("trace_late", 0):
