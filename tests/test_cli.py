@@ -98,6 +98,7 @@ def test_options_end_up_in_the_record(small_data: None, command: Output, file: P
     ]
 
 
+@pytest.mark.slow
 def test_plot_makes_the_report_again_from_the_records_alone(finished: Path, command: Output) -> None:
     before = {name: (finished / name).read_bytes() for name in ("summary.csv", "summary.md")}
     for name in (*before, "comparison.png"):

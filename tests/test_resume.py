@@ -123,6 +123,7 @@ def test_resuming_a_finished_run_changes_nothing(small_data: None, tmp_path: Pat
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.slow
 def test_only_what_is_missing_is_run(small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     it = experiment(run={"seeds": [0, 1]}, systems={"baseline": {}, "terngrad": {}})
     with monkeypatch.context() as patch:
@@ -139,6 +140,7 @@ def test_only_what_is_missing_is_run(small_data: None, tmp_path: Path, monkeypat
     assert len(list(folder.glob("*/seed-*/model.npz"))) == 4
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_run_that_can_be_resumed(
     small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

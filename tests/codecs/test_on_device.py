@@ -131,6 +131,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.view(torch.int32).equal(other.view(torch.int32))
 
 
+@pytest.mark.slow
 @on_devices
 @pytest.mark.parametrize("name", CODECS)
 @settings(max_examples=4, deadline=None)

@@ -116,6 +116,7 @@ def test_new_arrays_and_tensors_are_noticed() -> None:
     assert use.tensors >= 4000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", EVERY)
 def test_a_further_message_makes_no_memory(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,6 +141,7 @@ def test_the_printed_table_shows_the_worst_of_each_section_and_every_miss(capsys
         assert text in printed
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_same_figures_is_the_same(tmp_path: Path) -> None:
     for name in ("one.png", "two.png"):
         plot.draw(tmp_path / name, FIGURES, "test")

@@ -113,15 +113,27 @@ def test_the_error_names_link_asked_and_measured_in_one_line_and_all_in_a_table(
     assert table.splitlines()[-1].split()[4] == "nothing"
 
 
+BAD, GOOD = ([Figure("goodput", "a>b", "Mbit/s", 40.0, value, Bound(relative=0.05))] for value in (90.0, 40.0))
+
+
 def test_what_fails_is_probed_again_after_a_pause_and_only_what_fails_every_time_is_a_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(gate, "sleep", pauses.append)
-    bound = Bound(relative=0.05)
-    good, bad = (Figure("goodput", "a>b", "Mbit/s", 40.0, value, bound) for value in (40.0, 90.0))
-    answers = {"sound": [good], "busy": [bad], "wrong": [bad]}
-    later = {"busy": iter([[bad], [good]]), "wrong": iter([[bad]] * 4)}
-    again = gate._again(answers, lambda name: next(later[name]))
-    assert again == {"busy": [good], "wrong": [bad]}
+    monkeypatch.setattr(gate.Stolen, "share", 0.0)
+    later = {"busy": iter([BAD, GOOD]), "wrong": iter([BAD] * 4)}
+    again = gate._again({"sound": GOOD, "busy": BAD, "wrong": BAD}, lambda name: next(later[name]))
+    assert again == {"busy": GOOD, "wrong": BAD}
     assert pauses == [gate.MOMENT_S * times for times in (1, 2, 3, 4)]
+
+
+def test_a_probe_without_the_machines_time_does_not_count_until_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(gate, "sleep", lambda pause_s: clock.__setitem__(0, clock[0] + pause_s))
+    monkeypatch.setattr(gate, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(gate.Stolen, "share", 0.1)
+    later = iter([BAD] * 20 + [GOOD])
+    assert gate._again({"a>b": BAD}, lambda _: next(later)) == {"a>b": GOOD}, "20 probes did not count"
+    assert gate._again({"a>b": BAD}, lambda _: BAD) == {"a>b": BAD}
+    assert clock[0] > 20 + gate.PATIENCE_S

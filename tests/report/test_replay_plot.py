@@ -122,6 +122,7 @@ def test_a_long_run_keeps_its_mean_throughput_in_fewer_points(tmp_path: Path) ->
     assert len(at_s) <= 102 and mbit[:-2] == pytest.approx([50.0] * (len(mbit) - 2), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_same_records_make_the_same_picture_whatever_the_users_settings(folder: Path) -> None:
     assert replay(load(folder), folder / "replay.png")
     first = (folder / "replay.png").read_bytes()

@@ -63,6 +63,7 @@ def whole(make_run: MakeRun) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_each_kind_is_drawn_where_its_data_are_and_only_there(whole: Path, make_run: MakeRun, tmp_path: Path) -> None:
     run = load(whole)
     paths = figures.draw(run, summarize(run), tmp_path / "whole", formats=["png"])
@@ -72,6 +73,7 @@ def test_each_kind_is_drawn_where_its_data_are_and_only_there(whole: Path, make_
     assert [path.stem for path in paths] == ["loss", "time"]
 
 
+@pytest.mark.slow
 def test_a_figure_is_one_column_wide_and_the_same_each_time(whole: Path, tmp_path: Path) -> None:
     run = load(whole)
     first = figures.draw(run, summarize(run), tmp_path / "a", ["speedup"])

@@ -19,6 +19,7 @@ def run(*arguments: object) -> int:
     return main([str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_plot_draws_the_kinds_and_formats_that_were_asked_for(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run()
     assert (
@@ -28,6 +29,7 @@ def test_plot_draws_the_kinds_and_formats_that_were_asked_for(make_run: MakeRun,
     assert not (folder / "comparison.png").exists()
 
 
+@pytest.mark.slow
 def test_plot_draws_everything_there_is_beside_the_records(make_run: MakeRun) -> None:
     folder = make_run(systems=["baseline"])
     assert run("plot", folder, "--format", "png") == 0

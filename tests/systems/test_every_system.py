@@ -40,6 +40,7 @@ def models(fabric: VirtualFabric, it: Experiment, system: str) -> dict[str, torc
     return Assembly(it).system(system, 0).models(fabric.states(Path()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("system", "kind"), CASES)
 def test_goes_on_from_a_checkpoint_to_the_same_bits(small_data: None, system: str, kind: str, tmp_path: Path) -> None:
     it = of(system, kind)
