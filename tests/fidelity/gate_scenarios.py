@@ -99,7 +99,8 @@ BUILT: dict[str, dict[str, Any]] = {"capped": CAPS, "uncapped": CAPS, "slow_lan"
 
 def run(name: str) -> dict[str, object]:
     """What the gate says, and which links its probes alone find at fault."""
-    gate.MOMENT_S, gate.PATIENCE_S = 0.2, 10.0  # these faults do not pass
+    if name not in ("sound", "capped"):  # the others' faults do not pass
+        gate.MOMENT_S, gate.PATIENCE_S = 0.2, 10.0
     with build(**BUILT.get(name, {})) as network:
         FAULTS[name](network)
         figures, _ = gate.probe(network, gate.GateBounds(), network.plan.wan)
