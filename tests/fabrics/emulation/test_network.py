@@ -120,19 +120,25 @@ def test_a_link_that_is_no_longer_counted_is_named(refused: dict[str, Any]) -> N
 @pytest.mark.parametrize("way", ["out", "in"])
 def test_a_regions_wan_links_share_what_it_may_send_and_receive(capped: dict[str, Any], way: str) -> None:
     together = [sum(pair) for pair in capped[way]]
-    assert max(together) < 60 * 1.03
-    assert max(together) > 60 * 0.97
-    assert max(min(pair) for pair in capped[way]) > 30 * 0.95, "each gets its half"
+    assert max(together) < scenarios.CAP_MBIT * 1.03
+    assert max(together) > scenarios.CAP_MBIT * 0.97
+    assert max(min(pair) for pair in capped[way]) > scenarios.CAP_MBIT / 2 * 0.95, "each gets its half"
 
 
 def test_a_link_of_a_capped_region_alone_has_its_own_rate(capped: dict[str, Any]) -> None:
-    assert max(capped["alone"]) == pytest.approx(50, rel=0.03)
+    assert max(capped["alone"]) == pytest.approx(scenarios.PAIR_MBIT, rel=0.03)
 
 
 def test_a_cap_is_read_back_and_is_no_link_of_its_own(capped: dict[str, Any]) -> None:
     assert "a egress is not shaped" in capped["uncapped"]
     assert capped["one way"] == ["a egress"]
     assert len(capped["counted"]) == 6 + 2 * 4  # directed WAN links, and two directions of four hosts' links
+
+
+def test_a_virtual_machines_cores_are_kept_awake_while_a_network_stands(probe: Probe) -> None:
+    seen = probe("awake")
+    assert seen["standing"] == (seen["cores"] if seen["needed"] else [])
+    assert seen["gone"] == []
 
 
 def test_above_a_gigabit_links_are_shaped_and_what_cannot_be_is_refused(probe: Probe) -> None:
@@ -162,4 +168,4 @@ def test_mininets_command_line_can_load_the_topology(probe: Probe) -> None:
     hosts = ["r0gs", "r1lps", "r1w0", "r2lps", "r2w0"]
     assert seen["nodes"] == sorted(["r0", "r1", "r2", "wires", *hosts])
     assert seen["echo"].strip() == "hello"
-    assert_time([seen["rtt_s"]], 0.049)  # us-east-2 and us-west-1
+    assert_time(seen["rtt_s"], 0.049)  # us-east-2 and us-west-1
