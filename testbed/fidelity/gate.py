@@ -3,14 +3,14 @@
 Theory of operation
 1. What the kernel and the delay stage say of each link is compared with the plan (`EmulatedNetwork.check`).
 2. Then the links are used. Echoes give the round trip of every pair of regions, all at once: they load nothing.
-3. Over every directed link a warm TCP connection sends one long message (its goodput) and one short one (its
-   time, which a burst would falsify), and the link's byte counter must have grown by what was sent: it has not
-   if there is a way around the WAN. Links are probed several at a time, as far as hosts and machine can carry
-   them, but no link together with its reverse, whose acknowledgements would take of its rate. A link that is to
-   lose packets or to let its delay stray carries no such messages: what TCP makes of it is not in the profile.
+3. Over every directed link a warm TCP connection sends one long message (its goodput) and a few short ones (the
+   fastest one's time, which a burst would falsify), and the link's byte counter must have grown by what was sent:
+   it has not if there is a way around the WAN. Links are probed several at a time, as far as hosts and machine can
+   carry them, but no link together with its reverse, whose acknowledgements would take of its rate. A link that is
+   to lose packets or to let its delay stray carries no such messages: what TCP makes of it is not in the profile.
 4. A machine that is busy for a moment makes a good link look bad, never a bad one good: what fails is probed again,
-   alone, and only what fails every time is a fault. A probe during which the hypervisor took the machine's time says
-   nothing of the link, and does not count.
+   alone, and only a figure that misses its bound every time is a fault. A probe during which the hypervisor took the
+   machine's time says nothing of the link, and does not count.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from testbed.wan.plan import region_of
 from testbed.wan.profile import Cap
 
 ECHOES, ECHO_INTERVAL_S = 7, 0.02
-LONG_S, PAUSE_S = 0.25, 0.02  # of the long message at the link's rate; the silence before the short one
-SHORT_BYTES = 64 << 10
+LONG_S, PAUSE_S = 0.25, 0.02  # of the long message at the link's rate; the silence before a short one
+SHORT_BYTES, SHORTS = 64 << 10, 3  # the fastest of so many short messages counts
 ATTEMPTS, MOMENT_S = 5, 1.0  # a second, then two, three, four, for a busy machine to come to rest
 PATIENCE_S = 60.0  # with probes that do not count
 STOLEN = 0.02  # of the cores' time: one tick of a short probe's, which is little
@@ -160,10 +160,17 @@ def _again(found: dict[str, list[Figure]], work: Callable[[str], list[Figure]]) 
             break
         sleep(attempts * MOMENT_S)
         stolen = Stolen()
-        again |= {name: work(name) for name in failed}
+        again |= {name: _better((found | again)[name], work(name)) for name in failed}
         if stolen.share <= STOLEN or monotonic() - began_s > PATIENCE_S:
             attempts += 1
     return again
+
+
+def _better(before: list[Figure], now: list[Figure]) -> list[Figure]:
+    """Of each kind of figure the one within its bound, the newer one where neither is."""
+    held = {figure.section: figure for figure in before if figure.ok}
+    found = {figure.section: figure for figure in (*before, *now)} | held
+    return list(found.values())
 
 
 def _dead(name: str, trips: dict[str, list[Figure]]) -> bool:
@@ -192,8 +199,7 @@ def _transfer(network: EmulatedNetwork, bounds: GateBounds, name: str, src: str,
         with Channel(network, src, dst) as channel:
             channel.warm()
             goodput_mbit = channel.goodput_mbit(LONG_S)
-            sleep(PAUSE_S)
-            short_ms = 1e3 * channel.message(SHORT_BYTES)
+            short_ms = 1e3 * min(_short_s(channel) for _ in range(SHORTS))
             sent = channel.sent_bytes
     except NetworkError:
         return _unanswered(network, bounds, name, src, dst)
@@ -206,6 +212,11 @@ def _transfer(network: EmulatedNetwork, bounds: GateBounds, name: str, src: str,
         asked = sent * FRAME_BYTES / PAYLOAD_BYTES
         figures.append(Figure(COUNTED, name, "bytes", asked, after - before, bounds.counted))
     return figures
+
+
+def _short_s(channel: Channel) -> float:
+    sleep(PAUSE_S)
+    return channel.message(SHORT_BYTES)
 
 
 def _unanswered(network: EmulatedNetwork, bounds: GateBounds, name: str, src: str, dst: str) -> list[Figure]:

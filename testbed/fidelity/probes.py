@@ -60,15 +60,31 @@ def message_s(link: Link, size_bytes: int) -> float:
 
 
 class Arrivals:
-    """When how many bytes had come, as one receiver saw it."""
+    """When how many bytes had come, as one receiver saw it; another thread may wait for them."""
 
     def __init__(self) -> None:
         self.times_s: list[float] = []  # monotonic clock
         self.totals: list[int] = []  # bytes since the connection began
+        self._awaited = 0
+        self._came = threading.Condition()
+
+    @property
+    def total(self) -> int:
+        """Bytes that have come so far."""
+        return self.totals[-1] if self.totals else 0
 
     def note(self, time_s: float, total: int) -> None:
-        self.times_s.append(time_s)  # first, so that a reader never finds a total without its time
-        self.totals.append(total)
+        with self._came:
+            self.times_s.append(time_s)  # first, so that a reader never finds a total without its time
+            self.totals.append(total)
+            if total >= self._awaited:  # no sooner: waking at every note would cost the receiver its speed
+                self._came.notify_all()
+
+    def wait(self, total: int, patience_s: float) -> bool:
+        """Wait until byte number `total` has come; False if it does not within `patience_s`."""
+        with self._came:
+            self._awaited = total
+            return self._came.wait_for(lambda: self.total >= total, patience_s)
 
     def reached_s(self, total: int) -> float:
         """When byte number `total` had come."""
@@ -104,8 +120,6 @@ class Channel:
         self.link = path_link(network, src, dst)
         self.arrivals = Arrivals()
         self.sent_bytes = 0
-        self._target = 0
-        self._reached = threading.Event()
         here, there = network.hosts[src], network.hosts[dst]
         with netns.enter(there.netns_pid):
             listener = socket.create_server((there.ip, 0))
@@ -153,8 +167,6 @@ class Channel:
                 return
             total += count
             self.arrivals.note(monotonic(), total)
-            if total >= self._target:
-                self._reached.set()
 
     def put(self, size_bytes: int) -> tuple[float, int]:
         """Send bytes; returns when sending began (s) and the byte count at their end. It waits only for room."""
@@ -174,13 +186,10 @@ class Channel:
     def await_all(self) -> float:
         """Wait until everything sent has come; returns when it had (s)."""
         total = self.sent_bytes
-        under_way = total - (self.arrivals.totals[-1] if self.arrivals.totals else 0)
-        self._reached.clear()
-        self._target = total
-        if not self.arrivals.totals or self.arrivals.totals[-1] < total:
-            patience_s = PATIENCE_S + 3 * message_s(self.link, under_way)
-            if not self._reached.wait(patience_s):
-                raise NetworkError(f"{self.name}: the last {under_way} bytes did not come within {patience_s:.1f} s")
+        under_way = total - self.arrivals.total
+        patience_s = PATIENCE_S + 3 * message_s(self.link, under_way)
+        if not self.arrivals.wait(total, patience_s):
+            raise NetworkError(f"{self.name}: the last {under_way} bytes did not come within {patience_s:.1f} s")
         return self.arrivals.reached_s(total)
 
     def warm(self) -> None:

@@ -1,6 +1,7 @@
 """What the gate's tests run inside a sandbox: `gate_scenarios.py NAME` breaks a network and prints what the gate says.
 
-Not a test module: a sandbox is a process of its own.
+Not a test module: a sandbox is a process of its own. The network is slow, so that a machine that is busy with other
+things carries it all the same: what a test finds is then the fault that was made.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Cap, Link, Profile
 
 REGIONS = ("a", "b", "c")
-PAIRS = {(x, y): Link(40, 10) for x in REGIONS for y in REGIONS if x != y}
-PROFILE = Profile("test", "test", REGIONS, Link(1000, 0.2), PAIRS)
+PAIRS = {(x, y): Link(10, 10) for x in REGIONS for y in REGIONS if x != y}
+PROFILE = Profile("test", "test", REGIONS, Link(100, 0.2), PAIRS)
 HOSTS = ("a/w0", "a/w1", "b/w0", "c/w0")
 
 
@@ -93,13 +94,13 @@ FAULTS: dict[str, Callable[[EmulatedNetwork], None]] = {
     fault.__name__: fault
     for fault in (sound, unshaped, half_shaped, acks_last, late, around, capped, uncapped, slow_lan, dead)
 }
-CAPS = {"caps": {"a": Cap(egress_mbit=20)}}
-BUILT: dict[str, dict[str, Any]] = {"capped": CAPS, "uncapped": CAPS, "slow_lan": {"lan": Link(30, 0)}}
+CAPS = {"caps": {"a": Cap(egress_mbit=5)}}
+BUILT: dict[str, dict[str, Any]] = {"capped": CAPS, "uncapped": CAPS, "slow_lan": {"lan": Link(8, 0)}}
 
 
 def run(name: str) -> dict[str, object]:
     """What the gate says, and which links its probes alone find at fault."""
-    if name not in ("sound", "capped"):  # the others' faults do not pass
+    if name not in ("sound", "capped", "slow_lan"):  # the others' faults do not pass
         gate.MOMENT_S, gate.PATIENCE_S = 0.2, 10.0
     with build(**BUILT.get(name, {})) as network:
         FAULTS[name](network)

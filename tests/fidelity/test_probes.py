@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -32,6 +33,22 @@ def test_arrivals_tell_when_a_byte_came_and_how_fast() -> None:
     assert seen.by(10.5) == 500_000
     assert seen.by(13.0) == 1_500_000
     assert seen.mbit(10.5, 11.5) == pytest.approx(0.75 * 8)
+
+
+def test_bytes_are_waited_for_while_another_thread_notes_them() -> None:
+    seen, size, messages = Arrivals(), 3, 2000
+
+    def receive() -> None:
+        for total in range(1, size * messages + 1):
+            seen.note(float(total), total)
+
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    for number in range(1, messages + 1):  # the receiver is now behind, now ahead
+        assert seen.wait(number * size, patience_s=10)
+        assert seen.reached_s(number * size) == number * size
+    receiver.join()
+    assert not seen.wait(size * messages + 1, patience_s=0.01)
 
 
 def test_a_lost_echo_counts_as_longer_than_any() -> None:
