@@ -1,11 +1,13 @@
 """A series of runs that differ in the keys of `[sweep]`: played one after the other, reported on together.
 
 A series is a folder with `series.json` and, for each point, an ordinary run in a folder named after it. Whatever
-ends it, each run that has begun keeps its records, and the series goes on from there.
+ends it, each run that has begun keeps its records, and the series goes on from there. A system that nothing swept
+concerns is played once, where it would repeat to the bit; the other runs get a copy of its records.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,12 @@ from typing import Any
 import msgspec
 
 from testbed import run
+from testbed.compute import MEASURED
 from testbed.errors import InputError
 from testbed.experiment import Point, from_dict
 from testbed.record.files import write_whole
+from testbed.record.info import DONE, ResultInfo, RunInfo, read_info
 from testbed.record.info import FILE_NAME as RUN_FILE
-from testbed.record.info import RunInfo, read_info
 
 FILE_NAME = "series.json"
 Play = Callable[[Callable[[Path], None]], None]
@@ -84,6 +87,7 @@ def play(folder: Path, jobs: int | None, report: Callable[[Play], object]) -> No
             facts = read_info(place, RunInfo)
             report(lambda begun: run.resume(place, experiment, facts, begun, chosen))  # noqa: B023 - called at once
             continue
+        notes = _share(folder, stored, label)
         request = run.Request(
             stored.target,
             stored.fabric,
@@ -92,6 +96,38 @@ def play(folder: Path, jobs: int | None, report: Callable[[Play], object]) -> No
             jobs=chosen,
             tensorboard=stored.tensorboard,
             command=stored.command,
-            notes=stored.notes,
+            notes=(*stored.notes, *notes),
         )
         report(lambda begun: run.start(experiment, request, begun))  # noqa: B023
+
+
+def _share(folder: Path, stored: Stored, label: str) -> list[str]:
+    """Copy what an earlier run has of systems that are the same there; returns a note on each of them."""
+    data = stored.points[label]
+    if stored.fabric != "virtual" or data["compute"]["device"] == MEASURED:
+        return []  # times would differ, if only by chance
+    notes = []
+    for system in data["systems"]:
+        concerning = _concerning(data, system)
+        first = next(point for point, other in stored.points.items() if _concerning(other, system) == concerning)
+        if first != label:
+            for seed in data["run"]["seeds"]:
+                _copy(folder / first / system / f"seed-{seed}", folder / label / system / f"seed-{seed}")
+            notes.append(f"{system} was played once, for {first}: nothing that was swept concerns it.")
+    return notes
+
+
+def _concerning(data: dict[str, Any], system: str) -> dict[str, Any]:
+    """An experiment with this system alone."""
+    return {**data, "systems": {system: data["systems"].get(system)}}
+
+
+def _copy(source: Path, place: Path) -> None:
+    """Whole or not at all: half a copy would be taken for a run to resume."""
+    if place.exists():
+        return
+    assert read_info(source, ResultInfo).status in DONE, "a series ends with the first run that fails"
+    half = place.with_name(f".{place.name}")
+    shutil.rmtree(half, ignore_errors=True)
+    shutil.copytree(source, half)
+    half.rename(place)

@@ -17,6 +17,7 @@ from testbed import run
 from testbed.cli import main
 from testbed.errors import InputError
 from testbed.experiment import load
+from testbed.record.info import RunInfo, read_info
 
 SWEEP = {"topology.workers_per_region": [1, 2], "training.batch_size": [8, 16]}
 
@@ -82,6 +83,26 @@ def test_a_series_ends_with_one_table_and_one_picture(
     assert (folder / "series.png").read_bytes() == picture
     assert main(["run", "--resume", str(folder)]) == 0  # nothing is left to do
     assert "series.png" in capsys.readouterr().out
+
+
+def test_a_system_that_nothing_swept_concerns_is_played_once(small_data: None, tmp_path: Path) -> None:
+    data = plain(systems={"baseline": {}, "terngrad": {}}, training={"steps": 4}, run={"seeds": [0, 1]})
+    path = tmp_path / "mine.toml"
+    path.write_text(toml(data) + '\n[sweep]\n"systems.terngrad.clip" = [1.0, 2.0]\n')
+    alone = ["--set", "systems.terngrad.clip=2.0"]
+    for out, options in (("series", []), ("alone", alone)):
+        assert main(["run", str(path), "--out", str(tmp_path / out), "--jobs", "1", *options]) == 0
+    one, two = sorted((tmp_path / "series").rglob("terngrad.clip=*"))
+    [single] = (tmp_path / "alone" / "mine").iterdir()
+    for seed in ("seed-0", "seed-1"):
+        first, copy, other = (folder / "baseline" / seed / "events.jsonl" for folder in (one, two, single))
+        assert copy.stat().st_mtime_ns == first.stat().st_mtime_ns, "a copy"
+        assert copy.read_bytes() == other.read_bytes(), "of what would have been recorded"
+        assert (two / "terngrad" / seed / "events.jsonl").read_bytes() != (
+            one / "terngrad" / seed / "events.jsonl"
+        ).read_bytes()
+    notes = [note for note in read_info(two, RunInfo).notes if note not in read_info(one, RunInfo).notes]
+    assert notes == ["baseline was played once, for terngrad.clip=1.0: nothing that was swept concerns it."]
 
 
 @pytest.mark.slow
