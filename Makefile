@@ -54,12 +54,15 @@ check: setup-dev  ## ruff, mypy, and the one-way dependencies
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# What builds networks or takes long has the machine to itself; the rest shares all cores.
-test: test-fast  ## the whole test suite, about 15 minutes
-	$(BIN)/python -m pytest -m "slow or emulation"
+ON_ALL_CORES := -n logical --maxprocesses 8 --dist worksteal
+
+# What builds networks has the machine to itself; the rest shares all cores.
+test: test-fast  ## the whole test suite, about 25 minutes on two cores
+	$(BIN)/python -m pytest -m "slow and not emulation" $(ON_ALL_CORES)
+	$(BIN)/python -m pytest -m emulation
 
 test-fast: setup-dev  ## all but the slow tests and those that emulate a network: under 90 s on two cores
-	$(BIN)/python -m pytest -m "not slow and not emulation" -n logical --maxprocesses 8 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not emulation" $(ON_ALL_CORES)
 
 experiment: setup  ## run TARGET and report on it: make experiment TARGET=cifarnet
 	$(TESTBED) run $(TARGET) $(options)

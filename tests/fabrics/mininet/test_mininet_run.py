@@ -188,7 +188,7 @@ def test_a_role_that_dies_ends_the_run_with_its_name(tmp_path):
 
 def test_sigterm_ends_cleanly_and_resume_goes_on(tmp_path):
     process = subprocess.Popen(
-        command(tmp_path, *SMALL, "--set", "run.checkpoint_steps=50", steps=300),
+        command(tmp_path, *SMALL, "--set", "run.checkpoint_steps=20", steps=120),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -207,7 +207,7 @@ def test_sigterm_ends_cleanly_and_resume_goes_on(tmp_path):
     assert done.returncode == 0, done.stderr
     result = load(run_folder(tmp_path)).results[0]
     assert result.status == "finished"
-    assert result.steps["step"].tolist() == list(range(300))
+    assert result.steps["step"].tolist() == list(range(120))
 
 
 def test_kill_9_leaves_nothing_behind(tmp_path):
@@ -238,7 +238,7 @@ def _wait_for_actor(out: Path, process: subprocess.Popen[str]) -> int:
 
 
 def _wait_for_checkpoint(out: Path, process: subprocess.Popen[str]) -> None:
-    _wait(process, lambda: any(True for _ in out.glob("cifarnet/*/*/seed-0/checkpoint-50/clock.json")))
+    _wait(process, lambda: any(True for _ in out.glob("cifarnet/*/*/seed-0/checkpoint-20/clock.json")))
 
 
 def _wait(process: subprocess.Popen[str], condition) -> None:
