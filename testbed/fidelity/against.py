@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from random import Random
 from time import monotonic
 
+from testbed.fabrics.emulation import awake
 from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.network import Network
@@ -108,6 +109,7 @@ def virtual(plan: NetworkPlan, messages: list[Sent]) -> list[float]:
     return [arrived[index] for index in range(len(messages))]
 
 
+@awake.kept()
 def emulated(network: EmulatedNetwork, messages: list[Sent]) -> list[float]:
     """When each message arrives on the emulated network (s after the schedule's start)."""
     rows: dict[tuple[str, str], list[int]] = defaultdict(list)

@@ -23,6 +23,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from testbed.errors import NetworkError
+from testbed.fabrics.emulation import awake
 from testbed.fabrics.emulation.links import FRAME_BYTES, PAYLOAD_BYTES
 from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.fidelity.figures import Bound, Figure, number, table
@@ -119,6 +120,7 @@ def failure(profile: str, said: str, faults: Sequence[Figure]) -> NetworkError:
     return error
 
 
+@awake.kept()
 def probe(
     network: EmulatedNetwork, bounds: GateBounds, used: Collection[tuple[str, str]]
 ) -> tuple[list[Figure], tuple[str, ...]]:

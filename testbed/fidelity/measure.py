@@ -14,6 +14,7 @@ from itertools import pairwise
 from time import monotonic, sleep
 
 from testbed.errors import NetworkError
+from testbed.fabrics.emulation import awake
 from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.fidelity import gate, goodput, messages
 from testbed.fidelity.figures import Bound, Figure, settled
@@ -57,6 +58,7 @@ class Result:
     delay_report: dict[str, object] = field(default_factory=dict)
 
 
+@awake.kept()
 def measure(profile: Profile, effort: Effort, say: Say) -> Result:
     """Build the profile's network and measure it; `say` is told what is being done.
 

@@ -13,8 +13,8 @@ HTB counts Ethernet frames, a profile states TCP goodput, so the rate is goodput
 HTB lets a packet go when its transmission would begin, and lets a whole burst go at once after a pause. On a WAN
 link the delay stage behind it (`delay`) holds every packet until its transmission would have ended, at the same
 rate; there the burst cannot falsify a message's time and is chosen large enough for HTB to lose no rate to late
-timers. A LAN link has no such stage: its burst is a quarter of a millisecond (`awake` sees to it that timers are
-not later than that), and hosts hand over no more packets
+timers. A LAN link has no such stage: its burst is a quarter of a millisecond (`awake` tells when timers are later
+than that), and hosts hand over no more packets
 at once than it carries in about half of one (`lan_segments`), or a message would be early by all of the last segment.
 
 Acknowledgements without data go first because the one fifo of a link stands for a path on which the other

@@ -17,7 +17,6 @@ from mininet.net import Mininet
 
 from testbed.errors import InputError, NetworkError, TestbedError
 from testbed.fabrics.emulation import addresses, mnexec, sandbox
-from testbed.fabrics.emulation.awake import Awake
 from testbed.fabrics.emulation.delay import Carries, DelayStage
 from testbed.fabrics.emulation.links import MAX_GOODPUT_MBIT, Counter, Found, Namespace, Shape
 from testbed.fabrics.emulation.topo import WIRES, Machine, PlanTopo, Wires, cap_senders, senders
@@ -74,7 +73,6 @@ class EmulatedNetwork:
         self._delays_s = {f"{a}>{b}": link.delay_s for (a, b), link in self.plan.wan.items()}
         self._senders, self._caps = senders(self.plan), cap_senders(self.plan)
         self._net: Mininet | None = None
-        self._awake = Awake()
         try:
             self._build()
             self.check()
@@ -118,7 +116,6 @@ class EmulatedNetwork:
             for node in net.hosts:
                 self._do(node.terminate)
         self._netlink.shutdown()
-        self._awake.close()
 
     def check(self) -> None:
         """Compare what the kernel says of every link with what was asked.

@@ -23,7 +23,6 @@ from typing import Any
 
 from testbed.errors import TestbedError
 from testbed.fabrics.emulation import delay, netns
-from testbed.fabrics.emulation.awake import needed
 from testbed.fabrics.emulation.links import wire_bytes_per_s
 from testbed.fabrics.emulation.network import EmulatedNetwork, Host
 from testbed.fidelity.probes import Channel, Pinger
@@ -226,20 +225,6 @@ def caps() -> dict[str, Any]:
     return seen
 
 
-def awake() -> dict[str, Any]:
-    """The cores on which something of the lowest priority runs, while a network stands and when it is gone."""
-
-    def cores() -> list[int]:
-        pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-        idle = [pid for pid in pids if os.sched_getscheduler(pid) == os.SCHED_IDLE]
-        return sorted(core for pid in idle for core in os.sched_getaffinity(pid))
-
-    with EmulatedNetwork(plan()):
-        time.sleep(0.5)
-        standing = cores()
-    return {"standing": standing, "gone": cores(), "needed": needed(), "cores": sorted(os.sched_getaffinity(0))}
-
-
 def fast() -> dict[str, Any]:
     """Above 1 Gbit/s: what is read back, how long a message takes, and what is refused."""
 
@@ -338,7 +323,7 @@ def topology() -> dict[str, Any]:
         net.stop()
 
 
-SCENARIOS = (links, netem, dilated, faults, caps, awake, fast, impaired, refused, hold, signals, topology)
+SCENARIOS = (links, netem, dilated, faults, caps, fast, impaired, refused, hold, signals, topology)
 
 if __name__ == "__main__":
     scenario = {function.__name__: function for function in SCENARIOS}[sys.argv[1]]

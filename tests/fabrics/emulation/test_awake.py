@@ -1,5 +1,7 @@
 """Only a virtual machine's cores are kept awake, and not at the cost of a container's quota."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -28,3 +30,24 @@ def test_when_it_is_needed(tmp_path: Path, flags: str | None, group: str, says: 
     (tmp_path / group).parent.mkdir(exist_ok=True)
     (tmp_path / group).write_text(f"{says}\n")
     assert awake.needed(tmp_path, tmp_path) is needed
+
+
+def spinning() -> list[int]:
+    """The cores on which a child of this process spins."""
+    found = []
+    for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
+        if os.sched_getscheduler(int(pid)) == os.SCHED_IDLE:
+            found += os.sched_getaffinity(int(pid))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_a_process_of_the_lowest_priority_spins_on_each_core(needed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(awake, "needed", lambda: needed)
+    expected = sorted(os.sched_getaffinity(0)) if needed else []
+    with awake.kept():
+        deadline = time.monotonic() + 10
+        while spinning() != expected and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert spinning() == expected
+    assert spinning() == []

@@ -135,12 +135,6 @@ def test_a_cap_is_read_back_and_is_no_link_of_its_own(capped: dict[str, Any]) ->
     assert len(capped["counted"]) == 6 + 2 * 4  # directed WAN links, and two directions of four hosts' links
 
 
-def test_a_virtual_machines_cores_are_kept_awake_while_a_network_stands(probe: Probe) -> None:
-    seen = probe("awake")
-    assert seen["standing"] == (seen["cores"] if seen["needed"] else [])
-    assert seen["gone"] == []
-
-
 def test_above_a_gigabit_links_are_shaped_and_what_cannot_be_is_refused(probe: Probe) -> None:
     seen = probe("fast")
     assert min(seen["message_s"]) > 20_000_000 * 8 / 2.5e9 + 0.010 - EARLY_S
