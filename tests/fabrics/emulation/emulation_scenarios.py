@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import TestbedError
-from testbed.fabrics.emulation import delay, netns
+from testbed.fabrics.emulation import awake, delay, netns
 from testbed.fabrics.emulation.links import wire_bytes_per_s
 from testbed.fabrics.emulation.network import EmulatedNetwork, Host
 from testbed.fidelity.probes import Channel, Pinger
@@ -87,6 +87,7 @@ def message_times(send: Callable[[int], float]) -> list[float]:
     return times
 
 
+@awake.kept()
 def links(mechanism: str = "") -> dict[str, Any]:
     """RTT, message times both ways and at a changed rate, and the byte counters, on one network."""
     begin = time.perf_counter()
@@ -118,6 +119,7 @@ def netem() -> dict[str, Any]:
     return links("netem")
 
 
+@awake.kept()
 def dilated() -> dict[str, Any]:
     """Message times and RTT of the same plan slowed down four times."""
     with EmulatedNetwork(plan(), dilation=4) as network:
@@ -210,6 +212,7 @@ def rounds_mbit(network: EmulatedNetwork, ends: list[tuple[str, str]], expected:
     return seen
 
 
+@awake.kept()
 def caps() -> dict[str, Any]:
     """What two WAN links of a capped region carry together, each way; one alone; and what the region's faults are."""
     with capped() as network:
@@ -225,6 +228,7 @@ def caps() -> dict[str, Any]:
     return seen
 
 
+@awake.kept()
 def fast() -> dict[str, Any]:
     """Above 1 Gbit/s: what is read back, how long a message takes, and what is refused."""
 
@@ -299,6 +303,7 @@ def signals() -> dict[str, Any]:
     return {"signals": came}
 
 
+@awake.kept()
 def topology() -> dict[str, Any]:
     """Load the Mininet topology file as `mn --custom` does, build it with plain Mininet, and cross a WAN link."""
     from mininet.log import setLogLevel
