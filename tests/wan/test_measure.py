@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections import defaultdict
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,7 @@ def test_between_namespaces_every_uplink_is_measured_at_its_shaped_rate(tmp_path
     script = Path(__file__).with_name("measure_in_sandbox.py")
     uplinks = {"east": 5, "west": 10, "north": 20}
     best: dict[tuple[str, str], float] = defaultdict(float)  # a machine busy for a moment makes a link look slow
+    least_ms: dict[tuple[str, str], float] = defaultdict(lambda: inf)
     for attempt in range(ATTEMPTS):
         name = f"measured-{attempt}"
         arguments = ["profile", "measure", str(tmp_path / "hosts.toml"), "--name", name, "--out", str(tmp_path)]
@@ -118,8 +120,9 @@ def test_between_namespaces_every_uplink_is_measured_at_its_shaped_rate(tmp_path
         assert "at the receiver" in found.sources["rate"]
         for (src, dst), link in found.pairs.items():
             assert link.goodput_mbit < 1.05 * uplinks[src], (src, dst)
-            assert link.rtt_ms < 20, "two empty links of no delay"
             best[src, dst] = max(best[src, dst], link.goodput_mbit)
-        if all(rate > 0.95 * uplinks[src] for (src, _), rate in best.items()):
+            least_ms[src, dst] = min(least_ms[src, dst], link.rtt_ms)
+        if all(rate > 0.95 * uplinks[src] for (src, _), rate in best.items()) and max(least_ms.values()) < 5:
             return
+    assert max(least_ms.values()) < 5
     assert best == {(src, dst): pytest.approx(uplinks[src], rel=0.05) for src, dst in best}

@@ -14,8 +14,8 @@ HTB lets a packet go when its transmission would begin, and lets a whole burst g
 link the delay stage behind it (`delay`) holds every packet until its transmission would have ended, at the same
 rate; there the burst cannot falsify a message's time and is chosen large enough for HTB to lose no rate to late
 timers. A LAN link has no such stage: its burst is a quarter of a millisecond (`awake` tells when timers are later
-than that), and hosts hand over no more packets
-at once than it carries in about half of one (`lan_segments`), or a message would be early by all of the last segment.
+than that), and hosts hand over no more packets at once than it carries in about half of one (`lan_segments`), or a
+message would be early by all of the last segment.
 
 Acknowledgements without data go first because the one fifo of a link stands for a path on which the other
 direction's data would not be in their way: a pair's rate was measured as one direction's, while the queue here
