@@ -14,6 +14,7 @@ class TestbedError(Exception):
     """Base of all errors raised on purpose."""
 
     exit_code = 1
+    told = False  # whether the user has been told already, by another process
     __test__ = False  # the name begins with "Test"; pytest would otherwise try to collect it
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness import use_small_data
+from small_runs import use_small_data
 
 from testbed.learning import standin
 from testbed.learning.records import Records

@@ -21,8 +21,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from testbed import cli, experiment
-from testbed.doctor import Finding
+from testbed.cli import command_line, plot
+from testbed.cli.needs import Finding
+from testbed.experiment import load as experiment
 from testbed.learning import data
 from testbed.report import figures
 from testbed.report.summary import COLUMNS
@@ -62,7 +63,7 @@ def blocks(page: Path, language: str) -> list[Block]:
 
 @cache
 def parser() -> ArgumentParser:
-    return cli._parser()
+    return command_line._parser()
 
 
 def words(command: str, folder: Path) -> list[str]:
@@ -106,7 +107,7 @@ def run(command: str, folder: Path) -> None:
             arguments += [] if "--systems" in arguments else ["--systems", "baseline,weightgrad"]
             arguments += ["--jobs", "1"]  # more processes take longer to start than these few steps
             arguments += [word for key, value in LEAST.items() for word in ("--set", f"{key}={value}")]
-        assert cli.main(arguments) == 0, f"`{command}` failed"
+        assert command_line.main(arguments) == 0, f"`{command}` failed"
     else:
         subprocess.run(["bash", "-ec", command], cwd=folder, check=True, capture_output=True, timeout=60)
 
@@ -122,7 +123,9 @@ def folder(small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("MAKEFLAGS", "")
     monkeypatch.setitem(data.SOURCES, "cifar10", replace(data.SOURCES["cifar10"], download=None))
-    monkeypatch.setattr("testbed.doctor.examine", lambda: [Finding("Python", True, "as here")])  # test_doctor.py has it
+    monkeypatch.setattr(
+        "testbed.cli.needs.examine", lambda: [Finding("Python", True, "as here")]
+    )  # test_doctor.py has it
     return where
 
 
@@ -191,7 +194,7 @@ def test_the_papers_page_lists_every_experiment_and_each_can_be_read() -> None:
 def test_the_results_page_lists_every_column_and_kind_of_figure() -> None:
     page = (ROOT / "docs" / "results.md").read_text()
     assert not [column for column in COLUMNS if f"`{column}`" not in page]
-    assert "testbed plot --help" in page and all(kind in cli.cli_results.PLOT_EXAMPLES for kind in figures.KINDS)
+    assert "testbed plot --help" in page and all(kind in plot.PLOT_EXAMPLES for kind in figures.KINDS)
 
 
 @pytest.mark.slow

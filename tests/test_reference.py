@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from testbed import bench
+from testbed.cli import codec_bench as bench
 from testbed.report import columns
 from testbed.report.summary import BASELINE
 from testbed.report.tables import markdown_table, rows

@@ -4,21 +4,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from harness import PLAIN, network, quadratic_task, toml
 from hypothesis import given
 from hypothesis import strategies as st
+from small_runs import PLAIN, network, quadratic_task, toml
 
 from testbed.cli import main
-from testbed.compute import compute_model
 from testbed.errors import InputError
 from testbed.fabrics.virtual import VirtualFabric
 from testbed.record import lines
 from testbed.record.events import Capacity, StepDone
 from testbed.record.reader import load
+from testbed.roles.compute import compute_model
+from testbed.roles.roles import Roles
 from testbed.systems import SYSTEMS
 from testbed.wan import store
 from testbed.wan import trace as traces
-from testbed.wan.plan import NetworkPlan, Roles
+from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Link
 from testbed.wan.trace import Change, Trace
 
@@ -131,7 +132,7 @@ def test_a_file_says_rtts_and_its_end(tmp_path):
 
 @pytest.mark.parametrize("name", ["outage", "diurnal", "brownout"])
 def test_shipped_traces_fit_the_shipped_profile(name):
-    loaded = traces.load(traces.TRACES / f"{name}.csv", ("us-west-1", "us-east-1", "us-east-2"))
+    loaded = traces.load(Path(traces.FOLDER) / f"{name}.csv", ("us-west-1", "us-east-1", "us-east-2"))
     assert loaded.changes
     assert (loaded.period_s is not None) == (name == "diurnal")
     assert (loaded.end_s is not None) == (name == "brownout")

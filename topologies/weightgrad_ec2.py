@@ -3,14 +3,15 @@
     mn --custom topologies/weightgrad_ec2.py --topo weightgrad --test none
     mn --custom topologies/weightgrad_ec2.py --topo weightgrad,workers=2,server=us-east-1
 
-`mn` needs root; `testbed.fabrics.emulation.sandbox` runs it without. Nodes are named after region and role: with the
+`mn` needs root; `testbed.emulation.sandbox` runs it without. Nodes are named after region and role: with the
 defaults r1 is us-west-1 and r2 is us-east-1, each with r1lps, r1w0 ... r1w3, and r0 is us-east-2 with the
 global server, r0gs. The links are shaped and delayed exactly as in an emulated run.
 """
 
-from testbed.fabrics.emulation.topo import PlanTopo
+from testbed.emulation.topo import PlanTopo
+from testbed.roles.roles import Roles
 from testbed.wan import profile
-from testbed.wan.plan import NetworkPlan, Roles
+from testbed.wan.plan import NetworkPlan
 
 
 class WeightGradTopo(PlanTopo):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.record.events import Event
-from testbed.systems import state as state_file
+from testbed.roles import state as state_file
 
 Record = Callable[[Event], None]
 TRACE_LATE_S = 0.05  # a trace's change that comes later than this after its time is counted as late
@@ -27,12 +27,10 @@ class Fabric(ABC):
 
     Attributes
     ----------
-    name : "virtual" or "mininet"
     record : writes an event; set by the harness
     observe : is shown the events that roles in other processes have written themselves; set by the harness
     """
 
-    name: str
     record: Record
     observe: Record
 

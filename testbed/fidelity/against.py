@@ -18,15 +18,16 @@ from dataclasses import dataclass
 from random import Random
 from time import monotonic
 
-from testbed.fabrics.emulation import awake
-from testbed.fabrics.emulation.network import EmulatedNetwork
+from testbed.emulation import awake
+from testbed.emulation.network import EmulatedNetwork
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.network import Network
 from testbed.fidelity.figures import Bound, Figure
 from testbed.fidelity.measure import Result
 from testbed.fidelity.messages import KB, MB
 from testbed.fidelity.probes import Channel, pause_until
-from testbed.wan.plan import NetworkPlan, Roles, region_of
+from testbed.roles.roles import Roles
+from testbed.wan.plan import NetworkPlan, region_of
 from testbed.wan.profile import Profile
 
 SEED = 3

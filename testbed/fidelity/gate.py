@@ -22,10 +22,10 @@ from math import inf
 from time import monotonic, sleep
 from typing import Any
 
+from testbed.emulation import awake
+from testbed.emulation.links import FRAME_BYTES, PAYLOAD_BYTES
+from testbed.emulation.network import EmulatedNetwork
 from testbed.errors import NetworkError
-from testbed.fabrics.emulation import awake
-from testbed.fabrics.emulation.links import FRAME_BYTES, PAYLOAD_BYTES
-from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.fidelity.figures import Bound, Figure, number, table
 from testbed.fidelity.probes import Channel, Pinger, message_s, path_link, path_mbit, round_trip_ms
 from testbed.record.stolen import Stolen

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from testbed.fabrics.emulation.network import EmulatedNetwork
+from testbed.emulation.network import EmulatedNetwork
 from testbed.fidelity import gate, iperf
 from testbed.fidelity.figures import Bound, Figure, settled
 from testbed.fidelity.probes import Channel, cores, path_link, path_mbit

@@ -7,9 +7,9 @@ import shutil
 import subprocess
 from typing import Any, Self
 
+from testbed.emulation import netns
+from testbed.emulation.network import EmulatedNetwork
 from testbed.errors import NetworkError
-from testbed.fabrics.emulation import netns
-from testbed.fabrics.emulation.network import EmulatedNetwork
 
 PORT = 5201  # each host has a network namespace of its own
 PATIENCE_S = 20.0

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from time import monotonic, sleep
 
+from testbed.emulation import awake
+from testbed.emulation.network import EmulatedNetwork
 from testbed.errors import NetworkError
-from testbed.fabrics.emulation import awake
-from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.fidelity import gate, goodput, messages
 from testbed.fidelity.figures import Bound, Figure, settled
 from testbed.fidelity.load import every_core_busy

@@ -17,7 +17,7 @@ from itertools import combinations, product
 from statistics import median
 from time import monotonic, sleep
 
-from testbed.fabrics.emulation.network import EmulatedNetwork
+from testbed.emulation.network import EmulatedNetwork
 from testbed.fidelity.figures import Bound, Figure, settled
 from testbed.fidelity.probes import Channel, message_s, path_link
 from testbed.wan.plan import NetworkPlan

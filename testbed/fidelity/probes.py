@@ -20,9 +20,9 @@ from time import clock_gettime, monotonic, sleep
 from types import TracebackType
 from typing import Self
 
+from testbed.emulation import netns
+from testbed.emulation.network import EmulatedNetwork
 from testbed.errors import NetworkError
-from testbed.fabrics.emulation import netns
-from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.wan.plan import region_of
 from testbed.wan.profile import Cap, Link, Profile
 

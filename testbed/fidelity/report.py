@@ -14,7 +14,7 @@ from rich.table import Table
 
 from testbed.fidelity.figures import Figure, number
 from testbed.fidelity.measure import Result
-from testbed.record.files import write_whole
+from testbed.files import write_whole
 from testbed.record.info import environment
 
 JSON_NAME = "fidelity.json"

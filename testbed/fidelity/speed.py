@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from testbed.compute import compute_model
 from testbed.fabrics.virtual import VirtualFabric
 from testbed.fidelity.figures import Bound, Figure, settled
 from testbed.layout import Layout
 from testbed.learning.config import Training
 from testbed.message import Message
+from testbed.roles.compute import compute_model
+from testbed.roles.roles import Roles
 from testbed.systems import Node, Options, System, Task
-from testbed.systems.base import Gradients
-from testbed.systems.replica import ServerState
-from testbed.wan.plan import NetworkPlan, Roles
+from testbed.systems.protocols.base import Gradients
+from testbed.systems.protocols.replica import ServerState
+from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Link, Profile
 
 GRADIENT = [np.zeros(4 * 1_068_298, np.uint8)]

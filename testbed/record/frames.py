@@ -31,9 +31,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from testbed.errors import InputError
+from testbed.files import replacing
 from testbed.record import lines
 from testbed.record.events import Evaluated, LinkBytes, StepDone
-from testbed.record.files import replacing
 
 LONGEST_RUN_S = 1e7  # 115 days; a clock beyond it is a damaged record, and would not fit in memory
 SPENT = ("compute_s", "codec_s", "lan_s", "wan_s")  # of StepDone

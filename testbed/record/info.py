@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from testbed.errors import InputError
-from testbed.record.files import write_whole
+from testbed.files import write_whole
 
 FILE_NAME = "run.json"
+MODELLED_NETWORK = "modelled"  # the delay mechanism of a network that is a model
 PACKAGES = (
     *("geo-testbed", "torch", "numpy", "pandas", "pyarrow", "numba", "msgspec", "matplotlib"),
     *("ray", "mininet", "pyzmq", "pyroute2"),
@@ -58,6 +59,13 @@ class LinkInfo(msgspec.Struct, kw_only=True):
     rtt_ms: float
 
 
+class PluginInfo(msgspec.Struct, kw_only=True):
+    """A plug-in that was loaded, with the SHA-256 (hex) of its file; "" where it is more than one file."""
+
+    name: str
+    sha256: str = ""
+
+
 class RunInfo(msgspec.Struct, kw_only=True):
     """The facts of a whole run (all its systems and seeds).
 
@@ -70,11 +78,12 @@ class RunInfo(msgspec.Struct, kw_only=True):
     target: str = ""
     experiment: dict[str, Any] = {}
     experiment_hash: str = ""
+    plugins: list[PluginInfo] = []
     profile: str = ""
     network: dict[str, LinkInfo] = {}  # "us-east-1>us-east-2" -> figures, and "lan"
     topology: dict[str, Any] = {}
-    fabric: str = ""  # "virtual", "mininet", "cluster"
-    delay_mechanism: str = ""  # "netem", "delay line", "modelled"
+    fabric: str = ""  # its name in an experiment file
+    delay_mechanism: str = ""  # "netem", "delay line", MODELLED_NETWORK
     gate: dict[
         str, Any
     ] = {}  # what was measured of the emulated links before the run; {"skipped": true} with --no-gate

@@ -20,7 +20,8 @@ from rich.text import Text
 from testbed.record.events import Capacity, Event, LinkBytes, StepDone
 from testbed.record.steps import Step, Steps, WanUse
 from testbed.report.wording import duration, number, size
-from testbed.wan.plan import Roles, kind_of, region_of
+from testbed.roles.roles import Roles, kind_of
+from testbed.wan.plan import region_of
 
 QUIET_SHARE = 0.1  # without a terminal: a line at every tenth of the steps,
 QUIET_S = 30.0  # and when this much real time has passed since the last

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 import pandas as pd
 
-from testbed.record.files import write_whole
+from testbed.files import write_whole
 from testbed.record.info import RunInfo
 from testbed.record.reader import Run, load
 from testbed.report import figures, prices

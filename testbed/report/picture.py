@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from testbed.record.files import replacing
+from testbed.files import replacing
 
 # No date and no version, so that the same records make the same file.
 METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Creator": None, "Producer": None}}

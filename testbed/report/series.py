@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from rich.console import Console
 
-from testbed.record.files import write_whole
+from testbed.files import write_whole
 from testbed.record.info import FILE_NAME as RUN_FILE
 from testbed.record.reader import Run, load
 from testbed.report import beside

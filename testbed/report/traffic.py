@@ -11,7 +11,8 @@ from testbed.record.reader import Result, Run
 from testbed.report.looks import look
 from testbed.report.summary import BASELINE
 from testbed.report.wording import NONE, is_missing, size, times
-from testbed.wan.plan import kind_of, region_of
+from testbed.roles.roles import kind_of
+from testbed.wan.plan import region_of
 
 HOPS = ("worker up", "worker down", "WAN up", "WAN down")
 

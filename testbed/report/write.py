@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from testbed.record.files import write_whole
+from testbed.files import write_whole
 from testbed.record.reader import Run, load
 from testbed.report.plots import comparison
 from testbed.report.replay_plot import replay

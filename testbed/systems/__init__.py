@@ -1,12 +1,9 @@
-"""The training systems, each in one file: a module of this package that defines a named `System` is one."""
+"""The training systems, one file each: a module of this package, or of a plug-in, that defines a named `System` is one.
 
-import importlib
-import pkgutil
+What several of them share is in `protocols`.
+"""
 
-from testbed.systems.base import SYSTEMS, Options, System, Task
-from testbed.systems.node import Node, Work
-
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+from testbed.roles import Node, Work
+from testbed.systems.protocols.base import SYSTEMS, Options, System, Task
 
 __all__ = ["SYSTEMS", "Node", "Options", "System", "Task", "Work"]

@@ -14,8 +14,8 @@ from testbed.codecs.adaptive import MAX_ERROR
 from testbed.codecs.adaptive import Adaptive as AdaptiveCodec
 from testbed.codecs.base import Codec
 from testbed.codecs.memory import ErrorFeedback, Remembering
-from testbed.systems.base import Options
-from testbed.systems.codec_system import CodecSystem, Sender
+from testbed.systems.protocols.base import Options
+from testbed.systems.protocols.codec_system import CodecSystem, Sender
 
 
 class AdaptiveOptions(Options, frozen=True, forbid_unknown_fields=True):

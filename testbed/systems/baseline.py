@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testbed.codecs.floats import Float32
-from testbed.systems.codec_system import CodecSystem, Sender
+from testbed.systems.protocols.codec_system import CodecSystem, Sender
 
 
 class Baseline(CodecSystem):

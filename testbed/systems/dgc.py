@@ -18,8 +18,8 @@ from testbed.codecs.sparse import Sparse
 from testbed.codecs.topk import ValueKind
 from testbed.learning.optimizer import SGD, Adam, Fraction
 from testbed.learning.schedule import Rate
-from testbed.systems.base import Options
-from testbed.systems.codec_system import CodecSystem, Sender
+from testbed.systems.protocols.base import Options
+from testbed.systems.protocols.codec_system import CodecSystem, Sender
 
 Steps = Annotated[int, msgspec.Meta(ge=1)]
 

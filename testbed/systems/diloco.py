@@ -35,10 +35,10 @@ from testbed.layout import Layer, Layout
 from testbed.learning.optimizer import SGD, SGDState
 from testbed.message import Message
 from testbed.record.events import Exchange
-from testbed.systems.base import Options, Task
-from testbed.systems.node import Node
-from testbed.systems.regional import Copy, RegionalSystem, WorkerState
-from testbed.systems.trail import Signal
+from testbed.roles.node import Node
+from testbed.roles.trail import Signal
+from testbed.systems.protocols.base import Options, Task
+from testbed.systems.protocols.regional import Copy, RegionalSystem, WorkerState
 from testbed.wan.plan import region_of
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]

@@ -15,9 +15,9 @@ from testbed.codecs.entropy_planes import coded_uniform
 from testbed.codecs.memory import ErrorFeedback, Remembering
 from testbed.codecs.uniform import Rounding, Uniform
 from testbed.layout import Layer
-from testbed.systems.base import Options, Task
-from testbed.systems.codec_system import HOPS, CodecSystem, Sender
-from testbed.systems.coding import Choice, EntropyCoding
+from testbed.systems.protocols.base import Options, Task
+from testbed.systems.protocols.codec_system import HOPS, CodecSystem, Sender
+from testbed.systems.protocols.coding import Choice, EntropyCoding
 
 
 class FixedOptions(Options, frozen=True, forbid_unknown_fields=True):
@@ -29,7 +29,7 @@ class FixedOptions(Options, frozen=True, forbid_unknown_fields=True):
     rounding : up or down at "random" without bias, or to the "nearest" level
     feedback : a sender adds what its messages have left out so far to the next one (not in the paper)
     entropy : "on": levels are entropy coded, some 1.1, 2.7 and 6.8 bits an element instead of 2, 4 and 8 of Gaussian
-        values; "auto": where that makes a message's way shorter (`testbed.systems.coding`); "off" as in the paper
+        values; "auto": where that makes a message's way shorter (`protocols.coding`); "off" as in the paper
     """
 
     layers: Literal["all", "dense"] = "all"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from testbed.codecs.base import Codec
 from testbed.codecs.half import Half
-from testbed.systems.codec_system import CodecSystem, Sender
+from testbed.systems.protocols.codec_system import CodecSystem, Sender
 
 
 class FP16(CodecSystem):

@@ -34,9 +34,9 @@ import torch
 from testbed.codecs.sparse import Sparse
 from testbed.message import Message
 from testbed.record.events import Guard
-from testbed.systems.base import Options, Task
-from testbed.systems.node import Node
-from testbed.systems.regional import Copy, RegionalSystem, WorkerState
+from testbed.roles.node import Node
+from testbed.systems.protocols.base import Options, Task
+from testbed.systems.protocols.regional import Copy, RegionalSystem, WorkerState
 
 
 class GaiaOptions(Options, frozen=True, forbid_unknown_fields=True):

@@ -26,9 +26,10 @@ from testbed.codecs.ternary import Ternary
 from testbed.errors import ProtocolError
 from testbed.layout import Factors, Layout
 from testbed.message import Message
-from testbed.systems.base import Options, System, Task
-from testbed.systems.node import Node, Work
-from testbed.systems.replica import Replica, ServerState
+from testbed.roles.compute import Work
+from testbed.roles.node import Node
+from testbed.systems.protocols.base import Options, System, Task
+from testbed.systems.protocols.replica import Replica, ServerState
 
 Coding = Literal["ternary", "qsgd", "float32"]
 

@@ -1,7 +1,7 @@
 """MQGrad: the bits of the gradients' quantization chosen by reinforcement learning (Cui et al., Algorithms 1 and 2).
 
 The large fully connected layers' gradients are quantized uniformly between their least and largest value, with 2 to
-8 bits; all else travels in float32 (4.1). The agent (`testbed.systems.bits_policy`) stands at the global server. In
+8 bits; all else travels in float32 (4.1). The agent (`protocols.bits_policy`) stands at the global server. In
 the paper a worker sends its loss and gets the bits back before it sends its gradient, in a round trip of its own. Here
 the loss rides on the gradient and the bits on the answer to it, in the headers of messages that travel anyway: the
 bits that the agent chooses upon the losses of step m are first used for the mean that answers step m, and by
@@ -20,10 +20,10 @@ from testbed.codecs.uniform import Rounding, Uniform
 from testbed.errors import InputError
 from testbed.layout import Layer, Layout
 from testbed.record.events import Bits
-from testbed.systems.base import Task
-from testbed.systems.bits_policy import MAX_BITS, MIN_BITS, BitsPolicy, PolicyOptions, PolicyState
-from testbed.systems.codec_system import CodecSystem, Numbers, Sender
-from testbed.systems.node import Node
+from testbed.roles.node import Node
+from testbed.systems.protocols.base import Task
+from testbed.systems.protocols.bits_policy import MAX_BITS, MIN_BITS, BitsPolicy, PolicyOptions, PolicyState
+from testbed.systems.protocols.codec_system import CodecSystem, Numbers, Sender
 
 LARGE = 0.01  # a layer with at least this part of a model's parameters
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from testbed.codecs.memory import ErrorFeedback
 from testbed.codecs.onebit import OneBit as OneBitCodec
-from testbed.systems.codec_system import CodecSystem, Sender
+from testbed.systems.protocols.codec_system import CodecSystem, Sender
 
 
 class OneBit(CodecSystem):

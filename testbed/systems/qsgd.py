@@ -16,9 +16,9 @@ from testbed.codecs.base import Codec
 from testbed.codecs.entropy_planes import coded_qsgd
 from testbed.codecs.floats import Float32
 from testbed.errors import InputError
-from testbed.systems.base import Options, Task
-from testbed.systems.codec_system import HOPS, CodecSystem, Sender
-from testbed.systems.coding import Choice, EntropyCoding
+from testbed.systems.protocols.base import Options, Task
+from testbed.systems.protocols.codec_system import HOPS, CodecSystem, Sender
+from testbed.systems.protocols.coding import Choice, EntropyCoding
 
 
 class QSGDOptions(Options, frozen=True, forbid_unknown_fields=True):
@@ -33,7 +33,7 @@ class QSGDOptions(Options, frozen=True, forbid_unknown_fields=True):
     smallest : layers of fewer elements stay in float32
     answer : the mean goes back quantized or in float32
     entropy : with coding "fixed", "on": levels are entropy coded, some 3.3 bits an element with the defaults instead of
-        the 4.03 of Elias codes; "auto": where that makes a message's way shorter (`testbed.systems.coding`)
+        the 4.03 of Elias codes; "auto": where that makes a message's way shorter (`testbed.systems.protocols.coding`)
     """
 
     levels: Annotated[int, msgspec.Meta(ge=1, le=127)] = 7

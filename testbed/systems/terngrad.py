@@ -23,11 +23,11 @@ from testbed.codecs.floats import Float32
 from testbed.codecs.levels import LevelSum
 from testbed.codecs.ternary import Ternary
 from testbed.message import Message
-from testbed.systems.base import Options, System, Task
-from testbed.systems.coding import Choice, EntropyCoding
-from testbed.systems.node import Node
-from testbed.systems.replica import Replica, ServerState
-from testbed.wan.plan import kind_of
+from testbed.roles.node import Node
+from testbed.roles.roles import kind_of
+from testbed.systems.protocols.base import Options, System, Task
+from testbed.systems.protocols.coding import Choice, EntropyCoding
+from testbed.systems.protocols.replica import Replica, ServerState
 
 
 class TernGradOptions(Options, frozen=True, forbid_unknown_fields=True):
@@ -42,7 +42,7 @@ class TernGradOptions(Options, frozen=True, forbid_unknown_fields=True):
     float_last : the last layer's gradient stays in float32 (section 4, AlexNet)
     entropy : "on": trits and their sums are entropy coded, some 1.2 bits an element instead of 1.6 from a worker, and
         2.2 instead of 4 for a sum of 4; "auto": where that makes a message's way shorter, coding included
-        (`testbed.systems.coding`); "off" as in the paper
+        (`protocols.coding`); "off" as in the paper
     """
 
     clip: float = 2.5

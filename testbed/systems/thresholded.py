@@ -20,8 +20,8 @@ from testbed.codecs.base import Codec
 from testbed.codecs.memory import ErrorFeedback, Remembering
 from testbed.codecs.sparse import Sparse
 from testbed.codecs.threshold import SparseMultiples, Thresholded
-from testbed.systems.base import Options
-from testbed.systems.codec_system import CodecSystem, Sender
+from testbed.systems.protocols.base import Options
+from testbed.systems.protocols.codec_system import CodecSystem, Sender
 
 Threshold = Annotated[float, msgspec.Meta(ge=1e-20, le=1e20)]
 

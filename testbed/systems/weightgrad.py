@@ -41,9 +41,9 @@ from testbed.codecs.ternary import Ternary, ThresholdTernary
 from testbed.learning.optimizer import EMA, SGD, Adam, AdamState
 from testbed.message import Message
 from testbed.record.events import Guard, Threshold
-from testbed.systems.base import Options, System, Task
-from testbed.systems.node import Node
-from testbed.systems.rounds import Rounds
+from testbed.roles.node import Node
+from testbed.systems.protocols.base import Options, System, Task
+from testbed.systems.protocols.rounds import Rounds
 from testbed.wan.plan import region_of
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]

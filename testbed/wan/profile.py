@@ -12,11 +12,13 @@ from pathlib import Path
 
 import msgspec
 
+from testbed import shipped
 from testbed.errors import InputError, nearest
+from testbed.plugins import Registry
 from testbed.wan import reading
 from testbed.wan.reading import Row
 
-PROFILES = Path(__file__).resolve().parents[2] / "topologies" / "profiles"
+FOLDER = "topologies/profiles"
 COLUMNS = ("src_region", "dst_region", "goodput_mbit", "rtt_ms", "source", "assumed")
 # Either group may follow, in this order, for all rows; a pair's two cells are empty where not known (none: 0).
 SPREAD_COLUMNS = ("goodput_p10_mbit", "goodput_p90_mbit")
@@ -169,12 +171,16 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
     caps: dict[str, _Cap] = {}
 
 
-def available(folder: Path = PROFILES) -> list[str]:
-    """Names of the profiles in `folder`."""
-    return sorted(path.stem for path in folder.glob("*.toml"))
+PROFILES: Registry[Profile] = Registry("profile")
+"""Profiles that plug-ins have added; the testbed's own are files."""
 
 
-def load(name: str, folder: Path = PROFILES) -> Profile:
+def available() -> list[str]:
+    """Names of the profiles that `load` takes."""
+    return sorted({*shipped.names(FOLDER, ".toml"), *PROFILES})
+
+
+def load(name: str) -> Profile:
     """Read a profile by name, or by the path of its TOML file.
 
     Raises
@@ -182,9 +188,11 @@ def load(name: str, folder: Path = PROFILES) -> Profile:
     InputError
         No such profile, or a figure in it that cannot be: the message names file and line.
     """
-    path = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
-    if not path.is_file():
-        raise InputError(f"no profile '{name}'{nearest(name, available(folder))}")
+    if name in PROFILES:
+        return PROFILES[name]
+    path = Path(name) if name.endswith(".toml") else shipped.find(FOLDER, f"{name}.toml")
+    if path is None or not path.is_file():
+        raise InputError(f"no profile '{name}'{nearest(name, available())}; or give the path of its .toml file")
     header = reading.read_toml(path, _Header, HINT)
     lan = Link(
         reading.rate(header.lan.goodput_mbit, f"{path}: lan.goodput_mbit"),

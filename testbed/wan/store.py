@@ -11,7 +11,7 @@ from io import StringIO
 from pathlib import Path
 
 from testbed.errors import InputError
-from testbed.record.files import replacing
+from testbed.files import replacing
 from testbed.wan import trace
 from testbed.wan.profile import COLUMNS, IMPAIRMENT_COLUMNS, SPREAD_COLUMNS, Cap, Profile
 from testbed.wan.reading import NAME

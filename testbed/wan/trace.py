@@ -17,13 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from testbed import shipped
 from testbed.errors import InputError, nearest
 from testbed.wan import profile as profiles
 from testbed.wan import reading
 from testbed.wan.profile import Pair
 from testbed.wan.reading import Row
 
-TRACES = Path(__file__).resolve().parents[2] / "topologies" / "traces"
+FOLDER = "topologies/traces"
 COLUMNS = ("time_s", "src_region", "dst_region", "goodput_mbit")
 RTT_COLUMN = "rtt_ms"
 ENDS = {"hold": "", "loop": "period_s", "end": "end_s"}  # with the setting that says when
@@ -92,6 +93,12 @@ class Trace:
                 change = replace(change, rtt_ms=before.rtt_ms)
             found[change.pair] = change
         return found
+
+
+def find(name: str) -> Path:
+    """The file of the trace called `name` in `topologies/traces/`, or that file's path."""
+    path = Path(name)
+    return (None if path.is_file() else shipped.find(FOLDER, f"{path.name.removesuffix('.csv')}.csv")) or path
 
 
 def load(path: Path, regions: tuple[str, ...]) -> Trace:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from testbed.bench import CODECS
+from testbed.cli.codec_bench import CODECS
 from testbed.codecs import (
     DGC,
     QSGD,

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from testbed.emulation import links
+from testbed.emulation.network import EmulatedNetwork
 from testbed.errors import NetworkError
-from testbed.fabrics.emulation import links
-from testbed.fabrics.emulation.network import EmulatedNetwork
 from testbed.fidelity import gate
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Cap, Link, Profile

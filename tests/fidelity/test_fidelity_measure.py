@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.emulation import sandbox
 from testbed.errors import RunError
-from testbed.fabrics.emulation import sandbox
 from testbed.fidelity import against, goodput, measure, messages, plot, report, steps
 from testbed.fidelity.figures import Bound, Figure
 from testbed.wan import profile as profiles

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from testbed.emulation import sandbox
 from testbed.errors import NetworkError
-from testbed.fabrics.emulation import sandbox
 from testbed.fidelity import gate
 from testbed.fidelity.figures import Bound, Figure
 
 SCENARIOS = Path(__file__).with_name("gate_scenarios.py")
-SUPERVISE = "import sys; from testbed.fabrics.emulation import sandbox; sys.exit(sandbox.run(sys.argv[1:]))"
+SUPERVISE = "import sys; from testbed.emulation import sandbox; sys.exit(sandbox.run(sys.argv[1:]))"
 
 
 @cache

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import InputError
+from testbed.files import replacing, write_whole
 from testbed.record import info
-from testbed.record.files import replacing, write_whole
 from testbed.record.info import Environment, LinkInfo, ResultInfo, RunInfo
 
 

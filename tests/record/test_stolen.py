@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness import experiment
+from small_runs import experiment, start
 
-from testbed import run
 from testbed.record.info import RunInfo, read_info
 from testbed.record.stolen import STAT, Stolen
 
@@ -40,7 +39,7 @@ def test_a_run_that_measures_says_what_was_taken(
     notes = {}
     for device in ("measured", "m60"):
         it = experiment(compute={"device": device})
-        run.start(it, run.Request("test", "virtual", folder=tmp_path / device), lambda _: None)
+        start(it, tmp_path, folder=tmp_path / device)
         notes[device] = " ".join(read_info(tmp_path / device, RunInfo).notes)
     assert "hypervisor took 3 % of its time" in notes["measured"]
     assert "hypervisor" not in notes["m60"], "a virtual clock does not see it"

@@ -8,17 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import experiment, plain, toml
+from small_runs import experiment, plain, start, toml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import testbed
-from testbed import run
 from testbed.cli import main
 from testbed.errors import InputError, Interrupted
-from testbed.experiment import Experiment, from_dict
+from testbed.harness import session as run
 from testbed.record import tensorboard
 from testbed.record.events import Event, StepDone
-from testbed.record.info import RunInfo, read_info
 from testbed.record.reader import Result
 
 TAGS = {"train/loss", "train/step_time_s", "wan/bytes", "test/loss/full", "test/accuracy/full"}
@@ -33,12 +31,6 @@ def scalars(folder: Path) -> dict[str, tuple[list[int], np.ndarray, np.ndarray]]
         each = events.Scalars(tag)
         found[tag] = ([e.step for e in each], np.array([e.wall_time for e in each]), np.array([e.value for e in each]))
     return found
-
-
-def start(it: Experiment, results: Path) -> Path:
-    folders: list[Path] = []
-    run.start(it, run.Request("test", "virtual", results=results, tensorboard=True), folders.append)
-    return folders[0]
 
 
 def check(result: Result) -> None:
@@ -62,7 +54,7 @@ def check(result: Result) -> None:
 @pytest.mark.slow
 def test_each_system_and_seed_has_its_scalars(small_data: None, tmp_path: Path) -> None:
     it = experiment(systems={"baseline": {}, "weightgrad": {}}, run={"seeds": [0, 1]})
-    loaded = testbed.load(start(it, tmp_path))
+    loaded = testbed.load(start(it, tmp_path, tensorboard=True))
     assert len(loaded.results) == 4
     for result in loaded.results:
         assert set(scalars(result.folder)) >= TAGS
@@ -81,11 +73,10 @@ def test_a_resumed_run_has_each_step_once(small_data: None, tmp_path: Path, monk
     with monkeypatch.context() as patched:
         patched.setattr(tensorboard.Scalars, "see", stop_at_step_5)
         with pytest.raises(Interrupted):
-            start(it, tmp_path)
+            start(it, tmp_path, tensorboard=True)
     [folder] = (tmp_path / "test").iterdir()
     assert scalars(folder / "baseline" / "seed-0")["train/loss"][0] == [1, 2, 3, 4, 5]
-    facts = read_info(folder, RunInfo)
-    run.resume(folder, from_dict(facts.experiment, "run.json"), facts, lambda folder: None)
+    run.ready(folder, jobs=1)()
     [result] = testbed.load(folder).results
     check(result)
 

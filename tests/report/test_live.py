@@ -9,7 +9,7 @@ from rich.console import Console
 
 from testbed.record.events import Capacity, LinkBytes, StepDone
 from testbed.report.live import Progress
-from testbed.wan.plan import Roles
+from testbed.roles.roles import Roles
 
 ROLES = Roles(("us-west-1", "us-east-1"), 2, "us-east-2")
 WAN = {

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import experiment as played
 from rich.console import Console
+from small_runs import experiment as played
+from small_runs import start
 
-from testbed import experiment, run
 from testbed.errors import InputError
+from testbed.experiment import load as experiment
 from testbed.learning.models import MODELS, parameter_count
 from testbed.record.events import Evaluated, RunEnded, StepDone
 from testbed.record.info import RunInfo
@@ -144,12 +145,10 @@ def measured(here: beside.Here, quantity: papers.Quantity, system: str = "terngr
 
 
 def test_what_was_measured_is_the_records(small_data: None, tmp_path: Path) -> None:
-    folders: list[Path] = []
     flat = played(
         systems={"baseline": {}, "terngrad": {}}, topology={"kind": "flat"}, target={"loss": 100, "window": 1}
     )
-    run.start(flat, run.Request("test", "virtual", results=tmp_path), folders.append)
-    frame = summarize(it := load(folders[0]))
+    frame = summarize(it := load(start(flat, tmp_path)))
     own, base = (frame.set_index("system").loc[system] for system in ("terngrad", "baseline"))
     here = beside.Here(it, frame)
     float32 = 4 * parameter_count("tiny")

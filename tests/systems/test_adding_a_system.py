@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness import Played, experiment, network, play, quadratic_task
+from small_runs import Played, experiment, network, play, quadratic_task, start
 
-from testbed import run
 from testbed.record.events import LinkBytes
 from testbed.record.info import ResultInfo, read_info
+from testbed.roles.roles import Roles
 from testbed.systems import SYSTEMS
 from testbed.systems.baseline import Baseline
-from testbed.wan.plan import Roles
 from testbed.wan.profile import Link
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add-a-system.md").read_text()
@@ -33,7 +32,7 @@ def test_the_page_shows_a_whole_system(
     name: str, lines: int, share_of_bytes: float, small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert FILES[name].count("\n") < lines
-    monkeypatch.setitem(SYSTEMS, name, Baseline)  # to be undone after the test
+    monkeypatch.setitem(SYSTEMS._found, name, Baseline)  # to be undone after the test
     path = tmp_path / f"{name}.py"
     path.write_text(FILES[name])
     spec = importlib.util.spec_from_file_location(name, path)
@@ -48,6 +47,5 @@ def test_the_page_shows_a_whole_system(
     assert distance < 0.1 * torch.linalg.vector_norm(baseline.models["full"])
     assert wan_bytes(new) < share_of_bytes * wan_bytes(baseline)
 
-    folders: list[Path] = []
-    run.start(experiment(systems={name: {}}), run.Request("test", "virtual", results=tmp_path), folders.append)
-    assert read_info(folders[0] / name / "seed-0", ResultInfo).status == "finished"
+    folder = start(experiment(systems={name: {}}), tmp_path)
+    assert read_info(folder / name / "seed-0", ResultInfo).status == "finished"

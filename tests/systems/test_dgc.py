@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Played, network, play, quadratic_task
+from small_runs import Played, network, play, quadratic_task
 
 from testbed.learning import models
 from testbed.learning.config import Training
 from testbed.learning.optimizer import SGD, Adam
 from testbed.learning.schedule import Constant
 from testbed.record.events import Sent
+from testbed.roles.roles import Roles, kind_of
 from testbed.systems.dgc import DGC
-from testbed.wan.plan import Roles, kind_of
 from testbed.wan.profile import Link
 
 ROLES = Roles(("a", "b"), 4, "c")

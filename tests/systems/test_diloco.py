@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from harness import SMALL, Played, network, plain, play, quadratic_task
+from small_runs import SMALL, Played, network, plain, play, quadratic_task
 
 from testbed.errors import InputError
-from testbed.experiment import from_dict
+from testbed.experiment.load import from_dict
 from testbed.learning.config import Training
 from testbed.learning.optimizer import SGD
 from testbed.learning.schedule import Constant
 from testbed.record.events import Exchange, LinkBytes, StepDone
+from testbed.roles.roles import Roles
 from testbed.systems.diloco import DiLoCo, _fragments
-from testbed.wan.plan import Roles
 from testbed.wan.profile import Link
 
 ROLES = Roles(("a", "b"), 2, "c")

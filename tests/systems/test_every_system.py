@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from harness import EXCHANGING, experiment
+from small_runs import EXCHANGING, experiment
 
-from testbed.assembly import Assembly
-from testbed.compute import compute_model
-from testbed.experiment import Experiment
+from testbed.experiment.assembly import Assembly
+from testbed.experiment.schema import Experiment
 from testbed.fabrics.virtual import VirtualFabric
 from testbed.record.events import Event
+from testbed.roles.compute import compute_model
 from testbed.systems import SYSTEMS
 
 OPTIONS: dict[str, dict[str, Any]] = {

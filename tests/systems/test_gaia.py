@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Played, network, play, quadratic_task
+from small_runs import Played, network, play, quadratic_task
 
 from testbed.learning.config import Training
 from testbed.learning.optimizer import SGD
 from testbed.learning.schedule import Constant
 from testbed.message import Message
 from testbed.record.events import Guard, LinkBytes, Sent
+from testbed.roles.roles import Roles
 from testbed.systems import SYSTEMS, Node
 from testbed.systems.gaia import Gaia
-from testbed.systems.regional import WorkerState
-from testbed.wan.plan import Roles
+from testbed.systems.protocols.regional import WorkerState
 from testbed.wan.profile import Link
 
 ROLES = Roles(("a", "b"), 2, "c", mesh=True)
@@ -108,7 +108,7 @@ class Halting(Gaia):
 
 
 def test_without_the_clock_the_fast_region_runs_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SYSTEMS, "halting", Halting)
+    monkeypatch.setitem(SYSTEMS._found, "halting", Halting)
     free = gaia(FAST, name="halting", threshold=0.0, **NO_GUARDS)
     held = gaia(FAST, name="halting", threshold=0.0, barrier_s=None, clock_steps=2)
     assert not guards(free, "clock")

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Played, experiment, play
+from small_runs import Played, experiment, play
 
-from testbed.assembly import Assembly
 from testbed.errors import ProtocolError
+from testbed.experiment.assembly import Assembly
 from testbed.learning import models
 from testbed.message import Message
 from testbed.record.events import StepDone
+from testbed.roles.roles import kind_of
 from testbed.systems import SYSTEMS, Node, Task
-from testbed.wan.plan import kind_of
 
 FORMS = ["isgq-naive", "isgq-mse", "isgq-dithered"]
 CONSTANT = {"kind": "constant", "rate": 0.2}

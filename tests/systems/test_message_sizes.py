@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from harness import network, play, quadratic_task
+from small_runs import network, play, quadratic_task
 
 from testbed.learning import models
 from testbed.message import Message
+from testbed.roles.roles import Roles, kind_of
 from testbed.systems import Node
-from testbed.wan.plan import Roles, kind_of
 from testbed.wan.profile import Link
 
 ROLES = Roles(("a", "b"), 4, "c")

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from harness import SMALL, Played, network, play, quadratic_task
+from small_runs import SMALL, Played, network, play, quadratic_task
 
 from testbed.errors import InputError
 from testbed.layout import Layout
 from testbed.record.events import Bits, StepDone
-from testbed.systems import state as state_file
+from testbed.roles import state as state_file
+from testbed.roles.roles import Roles
 from testbed.systems.mqgrad import large_layers
-from testbed.wan.plan import Roles
 from testbed.wan.profile import Link
 
 TREE = Roles(("a", "b"), 2, "c")

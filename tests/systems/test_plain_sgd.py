@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from harness import experiment, play
+from small_runs import experiment, play
 from torch.nn import functional
 
-from testbed.assembly import Assembly
+from testbed.experiment.assembly import Assembly
 from testbed.learning import models
 
 OPTIMIZERS = {

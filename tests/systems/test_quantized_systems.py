@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from harness import SMALL, Played, network, play, quadratic_task
+from small_runs import SMALL, Played, network, play, quadratic_task
 
 from testbed.codecs.memory import Residual
 from testbed.codecs.onebit import OneBit
 from testbed.codecs.uniform import Uniform
 from testbed.errors import InputError
 from testbed.record.events import Sent
+from testbed.roles.roles import Roles
 from testbed.systems.fixed import dense
-from testbed.wan.plan import Roles
 from testbed.wan.profile import Link
 
 TREE = Roles(("a", "b"), 4, "c")

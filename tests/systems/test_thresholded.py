@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Played, network, play, quadratic_task
+from small_runs import Played, network, play, quadratic_task
 
-from testbed.systems.codec_system import WorkerState
-from testbed.wan.plan import Roles
+from testbed.roles.roles import Roles
+from testbed.systems.protocols.codec_system import WorkerState
 from testbed.wan.profile import Link
 
 TREE = Roles(("a", "b"), 4, "c")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import SMALL, Played, network, play, quadratic_task
+from small_runs import SMALL, Played, network, play, quadratic_task
 
 from testbed.codecs.base import Key
 from testbed.layout import Layout
@@ -17,9 +17,9 @@ from testbed.learning.optimizer import Adam
 from testbed.learning.schedule import Constant, Polynomial
 from testbed.message import Message
 from testbed.record.events import Exchange, Guard, StepDone, Threshold
+from testbed.roles.roles import Roles
 from testbed.systems import Node
 from testbed.systems.weightgrad import LPSState, Pending, WeightGrad, WeightGradOptions
-from testbed.wan.plan import Roles
 from testbed.wan.profile import Link, Profile
 
 ROLES = Roles(("a", "b"), 2, "c")

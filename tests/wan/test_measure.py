@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from wan_files import DATA
 
+from testbed.emulation import sandbox
 from testbed.errors import InputError, RunError
-from testbed.fabrics.emulation import sandbox
 from testbed.wan import measure, profile
 from testbed.wan.measure import Host, Hosts, read_hosts
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from harness import network
+from small_runs import network
 
-from testbed.wan.plan import NetworkPlan, Roles, kind_of, region_of
+from testbed.roles.roles import Roles, kind_of
+from testbed.wan.plan import NetworkPlan, region_of
 from testbed.wan.profile import Cap, Link
 
 ROLES = Roles(("east", "west"), 2, "middle")

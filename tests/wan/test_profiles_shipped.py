@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from testbed.wan import profile, trace
@@ -64,12 +66,12 @@ def test_the_lan_stands_in_for_every_profile_of_aws_regions():
     ("name", "of"), [("diurnal", "weightgrad-ec2"), ("outage", "weightgrad-ec2"), ("wanify-resampled", "wanify-8")]
 )
 def test_every_trace_fits_its_profile(name, of):
-    shipped = trace.load(trace.TRACES / f"{name}.csv", profile.load(of).regions)
+    shipped = trace.load(Path(trace.FOLDER) / f"{name}.csv", profile.load(of).regions)
     assert {(change.src, change.dst) for change in shipped.changes} <= set(profile.load(of).pairs)
 
 
 def test_the_resampled_trace_covers_every_pair_and_calls_itself_a_resampling():
-    path = trace.TRACES / "wanify-resampled.csv"
+    path = Path(trace.FOLDER) / "wanify-resampled.csv"
     wanify = profile.load("wanify-8")
     shipped = trace.load(path, wanify.regions)
     assert "resampling" in path.read_text().splitlines()[0]

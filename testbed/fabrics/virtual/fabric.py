@@ -11,18 +11,19 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, ParamSpec, TypeVar
 
-from testbed.compute import ComputeModel
 from testbed.errors import RoleDied, RunError, TestbedError
 from testbed.fabrics.base import Fabric, Record, TraceEnded, state_path
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.network import Connection, Network
-from testbed.fabrics.virtual.replay import Replay
+from testbed.fabrics.virtual.schedule import Replay
 from testbed.record.events import Event, LinkBytes
+from testbed.roles import state as state_file
+from testbed.roles.compute import ComputeModel, Work
+from testbed.roles.node import Node
+from testbed.roles.roles import Roles
+from testbed.roles.trail import Parcel
 from testbed.systems import System
-from testbed.systems import state as state_file
-from testbed.systems.node import Node, Work
-from testbed.systems.trail import Parcel
-from testbed.wan.plan import NetworkPlan, Roles
+from testbed.wan.plan import NetworkPlan
 from testbed.wan.tcp import Tcp
 from testbed.wan.trace import Trace
 
@@ -82,8 +83,6 @@ class VirtualFabric(Fabric):
     trace : how the WAN's links change over the run
     tcp : what TCP costs; None for nothing
     """
-
-    name = "virtual"
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from harness import network
+from small_runs import network
 
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.network import Connection, Network

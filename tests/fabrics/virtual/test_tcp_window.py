@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from harness import network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_bench import HOSTS, PLAN, REGIONS, Bench
+from small_runs import network
 
 from testbed.fabrics.virtual.network import Window
 from testbed.wan import profile

@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from harness import network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_bench import HOSTS, LAN, REGIONS, Bench
+from small_runs import network
 
 from testbed.fabrics.virtual.network import (
     QUEUE_MESSAGES,

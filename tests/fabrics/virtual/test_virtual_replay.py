@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import network, quadratic_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_runs import network, quadratic_task
 
-from testbed.compute import compute_model
 from testbed.fabrics.base import TraceEnded
 from testbed.fabrics.virtual import VirtualFabric
 from testbed.fabrics.virtual.network import WIRE_PER_PAYLOAD
 from testbed.message import Message
 from testbed.record.events import Capacity, LinkBytes
+from testbed.roles.compute import compute_model
+from testbed.roles.roles import Roles
 from testbed.systems import Node, Options, System
 from testbed.systems.terngrad import ServerState
-from testbed.wan.plan import NetworkPlan, Roles
+from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Link
 from testbed.wan.trace import Change, Trace
 

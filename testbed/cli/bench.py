@@ -1,0 +1,55 @@
+"""The sub-command `testbed bench`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from testbed.cli.options import Commands
+
+EPILOG = """\
+Each round times a copy of the array and every codec once, in turn; medians over the rounds are compared with the
+copy's. On a shared machine read the columns "of a copy", not the absolutes.
+examples:
+  testbed bench codecs
+  testbed bench codecs --sizes 1M --threads 1 --only "ternary" --only "ternary, blockwise"
+  testbed bench codecs --sizes 1M,10M,60M --json codecs.json --plot codecs.png
+"""
+UNITS = {"K": 10**3, "M": 10**6, "G": 10**9}
+
+
+def add(commands: Commands) -> None:
+    """Add the sub-command."""
+    bench = commands.add("bench", _bench, "time the codecs against a copy of the same array", EPILOG)
+    bench.add_argument("what", choices=("codecs",), help="what is timed")
+    bench.add_argument("--sizes", type=_sizes, default=(10**6, 10**7), metavar="1M,10M", help="elements (1M,10M)")
+    bench.add_argument("--threads", type=_sizes, default=(1, 2), metavar="1,2", help="threads of a codec (1,2)")
+    bench.add_argument("--rounds", type=_size, default=9, metavar="N", help="interleaved rounds (9)")
+    bench.add_argument("--only", action="append", default=[], metavar="CODEC", help="this codec only; may be repeated")
+    bench.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    bench.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures to a PNG")
+
+
+def _size(text: str) -> int:
+    number, unit = (text[:-1], UNITS[text[-1].upper()]) if text[-1:].upper() in UNITS else (text, 1)
+    if not number.isdecimal() or not int(number):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of elements such as 500K or 10M")
+    return int(number) * unit
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(_size(part) for part in text.split(","))
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from testbed.cli import codec_bench as bench
+    from testbed.record.info import environment
+    from testbed.report.tables import markdown_table
+
+    figures = bench.measure(bench.codecs_named(options.only), options.sizes, options.threads, options.rounds)
+    print(markdown_table(*bench.table(figures)))
+    if options.json:
+        bench.write_json(options.json, figures, environment())
+    if options.plot:
+        bench.draw_figures(options.plot, figures)
+    return 0

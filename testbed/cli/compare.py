@@ -1,0 +1,55 @@
+"""The sub-command `testbed compare`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from testbed.cli.options import RUN, Commands
+
+COMPARE_EXAMPLES = f"""\
+examples:
+  testbed compare {RUN}
+  testbed compare {RUN} results/cifarnet/20260102-120000-mininet --over terngrad
+  testbed compare results/cifarnet/* --loss 1.7 --accuracy 0.45 --csv comparison.csv --markdown comparison.md
+"""
+
+
+def add(commands: Commands) -> None:
+    """Add the sub-command."""
+    text = "set the systems of one or more runs side by side"
+    compare = commands.add("compare", _compare, text, COMPARE_EXAMPLES)
+    compare.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    compare.add_argument(
+        "--over",
+        action="append",
+        default=[],
+        metavar="SYSTEM",
+        help="the speedup over this system, too; may be repeated",
+    )
+    compare.add_argument("--loss", type=float, help="time to this training loss instead of the experiment's target")
+    compare.add_argument("--accuracy", type=float, help="time to this test accuracy (a fraction), also beside --loss")
+    compare.add_argument("--csv", type=Path, metavar="FILE", help="write a row per run, system and seed")
+    compare.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
+    compare.add_argument(
+        "--force", action="store_true", help="also compare runs on different data, models, targets or networks; marked"
+    )
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from testbed.files import write_whole
+    from testbed.report.compare import compare, load_all
+    from testbed.report.summary import target_of
+    from testbed.report.tables import compared_markdown, show_compared
+    from testbed.report.write import csv
+
+    target = target_of(options.loss, options.accuracy)
+    found = compare(load_all(options.runs), options.force, options.over, target)
+    show_compared(found)
+    if options.csv:
+        write_whole(options.csv, csv(found.frame))
+        print(f"written: {options.csv}")
+    if options.markdown:
+        write_whole(options.markdown, compared_markdown(found))
+        print(f"written: {options.markdown}")
+    return 0

@@ -1,0 +1,116 @@
+"""The sub-command `testbed run`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from testbed.cli.options import Commands, count, names, numbers
+from testbed.errors import InputError
+
+RUN_EXAMPLES = """\
+examples:
+  testbed run cifarnet                                     every system of the experiment, on the best fabric
+  testbed run cifarnet --systems baseline,weightgrad --seeds 0,1,2
+  testbed run cifarnet --fabric virtual --set compute.device=m60 --set training.steps=400
+  testbed run my.toml --scale paper --device cuda
+  testbed run --resume results/cifarnet/20260101-120000-virtual
+"""
+
+
+def add(commands: Commands) -> None:
+    """Add the sub-command."""
+    run = commands.add("run", _run, "run an experiment and report on it", RUN_EXAMPLES)
+    run.add_argument("file", nargs="?", help="an experiment: its name in experiments/, or a TOML file")
+    run.add_argument(
+        "--fabric",
+        metavar="NAME",
+        help="mininet (emulate the network), virtual (simulate it) or auto; default: the file's, which is auto",
+    )
+    run.add_argument("--systems", type=names, default=(), metavar="A,B", help="run only these systems")
+    run.add_argument("--seeds", type=numbers, default=(), metavar="0,1", help="run each system with these seeds")
+    run.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="change a key of the file, e.g. training.steps=50; may be repeated",
+    )
+    run.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="FILE|MODULE",
+        help="Python with systems, models, data sets or others of your own, e.g. ./mine.py; may be repeated",
+    )
+    run.add_argument("--scale", default="", help="take the file's [scale.NAME], e.g. paper")
+    run.add_argument("--trace", metavar="CSV", help="let the WAN's capacity follow a trace, see topologies/traces/")
+    run.add_argument("--device", default="cpu", help="where the math runs: cpu or cuda")
+    run.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where records go (results)")
+    run.add_argument(
+        "--no-gate", action="store_true", help="do not probe the emulated links before the run; it is recorded"
+    )
+    run.add_argument(
+        "--jobs",
+        type=count,
+        metavar="N",
+        help="systems and seeds at once, on the virtual fabric with a modelled device (default: one a core)",
+    )
+    run.add_argument("--tensorboard", action="store_true", help="write scalars, too: tensorboard --logdir RUN")
+    run.add_argument("--quiet", action="store_true", help="no tables at the end")
+    run.add_argument("--resume", type=Path, metavar="RUN", help="go on with an interrupted run")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from testbed.experiment import load
+    from testbed.harness.launch import Wishes, launch, relaunch
+
+    if options.resume is not None:
+        if options.file:
+            raise InputError("give either an experiment or --resume RUN, not both")
+        _refuse_beside_resume(options)
+        relaunch(options.resume, options.jobs, options.quiet)
+        return 0
+    if not options.file:
+        raise InputError("name an experiment, e.g. testbed run cifarnet; see experiments/")
+    changes = load.parse_changes(options.settings)
+    if options.fabric:
+        changes["run.fabric"] = options.fabric
+    if options.no_gate:
+        changes["run.gate"] = False
+    if options.trace:
+        changes["topology.trace"] = options.trace
+    points = load.load(options.file, changes, options.scale, options.systems, options.seeds, options.plugin)
+    wishes = Wishes(
+        target=load.find(options.file).stem,
+        device=options.device,
+        out=options.out,
+        jobs=options.jobs,
+        tensorboard=options.tensorboard,
+        command=tuple(sys.argv[1:]),
+        quiet=options.quiet,
+    )
+    launch(points, wishes)
+    return 0
+
+
+def _refuse_beside_resume(options: argparse.Namespace) -> None:
+    """A resumed run goes on as it began: what would change it is refused rather than ignored."""
+    given = {
+        "--fabric": options.fabric,
+        "--systems": options.systems,
+        "--seeds": options.seeds,
+        "--set": options.settings,
+        "--plugin": options.plugin,
+        "--scale": options.scale,
+        "--trace": options.trace,
+        "--no-gate": options.no_gate,
+        "--device": options.device != "cpu",
+        "--out": options.out != Path("results"),
+        "--tensorboard": options.tensorboard,
+    }
+    named = [name for name, value in given.items() if value]
+    if named:
+        raise InputError(f"{', '.join(named)} cannot go with --resume: a resumed run goes on as it began")

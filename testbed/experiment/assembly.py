@@ -1,0 +1,123 @@
+"""From an experiment to what a fabric plays: tasks, systems, evaluation.
+
+The data set and the model are opened once per process and shared by all its roles.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
+
+import torch
+
+from testbed.experiment.schema import Experiment
+from testbed.learning import data, models, shards
+from testbed.learning.learner import Evaluation, Learner, device, evaluate
+from testbed.learning.models import FlatModel
+from testbed.roles.compute import compute_model
+from testbed.roles.roles import Roles
+from testbed.systems import SYSTEMS, System, Task
+
+BACKWARD_PER_FORWARD = 2.0  # a backward pass does each product of the forward pass twice: for inputs and weights
+
+
+class Assembly:
+    """Builds the parts of one experiment on one device.
+
+    Parameters
+    ----------
+    device_name : where the math runs, "cpu" or "cuda"
+    allow_download : fetch a data set that is missing; not from within the sandbox, where there is no network
+    on_notice : called with a line the user should read (a download, a stand-in)
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        device_name: str = "cpu",
+        allow_download: bool = False,
+        on_notice: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.experiment = experiment
+        self.device = device(device_name)
+        self._allow_download = allow_download
+        self._on_notice = on_notice
+
+    @cached_property
+    def dataset(self) -> data.Dataset:
+        return data.load(self.experiment.data.dataset, allow_download=self._allow_download, on_notice=self._on_notice)
+
+    @cached_property
+    def model(self) -> FlatModel:
+        return FlatModel(self.experiment.model.name, self.device, self.dataset.classes)
+
+    def system(self, name: str, seed: int) -> System:
+        """The system `name` of the experiment on the task of `seed`."""
+        return SYSTEMS[name](self.task(seed, self.experiment.roles_of(name)), self.experiment.systems[name])
+
+    def task(self, seed: int, roles: Roles | None = None) -> Task:
+        """What is trained with `seed`, by `roles` (those of all systems together when None)."""
+        experiment = self.experiment
+        name, classes = experiment.model.name, self.dataset.classes
+        flops = models.forward_flops(name, classes) * self.worker_batch * (1 + BACKWARD_PER_FORWARD)
+        modelled = compute_model(experiment.compute.device).device
+        return Task(
+            seed=seed,
+            roles=roles or experiment.roles,
+            layout=self.model.layout,
+            initial=models.initial_weights(name, seed, classes),
+            training=experiment.training,
+            learner=lru_cache(lambda worker: self._learner(seed, worker)),
+            images=len(self.dataset.train_images),
+            gradient_flops=flops,
+            rate_mbit=experiment.plan.rate_mbit,
+            seconds=modelled.seconds if modelled else None,
+        )
+
+    @property
+    def worker_batch(self) -> int:
+        """Images in one worker's batch."""
+        return self.experiment.training.worker_batch(len(self.experiment.roles.workers))
+
+    def _learner(self, seed: int, worker: int) -> Learner:
+        training = self.experiment.training
+        return Learner(
+            self.model,
+            self.dataset,
+            self._shards(seed)[worker],
+            worker=worker,
+            batch_size=self.worker_batch,
+            seed=seed,
+            augmented=training.augment,
+            weight_decay=training.weight_decay,
+            clip_norm=training.clip_norm,
+        )
+
+    @lru_cache  # noqa: B019 - an assembly lives as long as its process
+    def _shards(self, seed: int) -> list[shards.Indices]:
+        """Each worker's training images, by worker number."""
+        counts = [self.experiment.topology.workers_per_region] * len(self.experiment.topology.regions)
+        split = self.experiment.data.shards(self.dataset.train_labels, counts, seed)
+        return [shard for region in split for shard in region]
+
+    def evaluate(self, weights: torch.Tensor) -> Evaluation:
+        """Test loss and accuracy of flat `weights`."""
+        with threads(len(os.sched_getaffinity(0))):
+            return evaluate(self.model, self.dataset, weights, self.experiment.run.eval_images)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let torch use `count` threads.
+
+    A worker's gradient takes one: sums depend on the number of threads, and both fabrics and machines of any
+    size are to get the same bits.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

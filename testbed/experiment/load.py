@@ -1,0 +1,239 @@
+"""From a file, or plain data, to experiments: scales, sweeps, changed keys, and the checks that cross its parts."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from testbed import plugins as plugin
+from testbed import shipped
+from testbed.errors import InputError, nearest
+from testbed.experiment import strict
+from testbed.experiment.schema import Experiment
+from testbed.experiment.strict import naming
+from testbed.learning import models
+from testbed.roles.compute import compute_model
+from testbed.systems import SYSTEMS, Options
+
+FOLDER = "experiments"
+SOURCE = "the experiment"  # what errors call plain data
+EXPERIMENT = inspect.type_info(Experiment)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a series; `label` names what it differs in, "" where there is no series."""
+
+    label: str
+    experiment: Experiment
+
+
+def load(
+    what: str | Path | Mapping[str, Any] | Experiment,
+    changes: Mapping[str, Any] | None = None,
+    scale: str = "",
+    systems: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    plugins: Sequence[str] = (),
+) -> list[Point]:
+    """Read an experiment: its one run, or its series.
+
+    Parameters
+    ----------
+    what : its name in `experiments/`, the path of its file, or what such a file holds as plain data
+    changes : values by dotted key, e.g. {"training.steps": 50}
+    scale : a table of `[scale]` to lay over the file, "" for none
+    systems, seeds : run only these; a system the file does not name runs with its default options
+    plugins : to load besides those that the file names, as seen from the working directory
+
+    Raises
+    ------
+    InputError
+        Anything in the file, the changes or the plug-ins that cannot be.
+    """
+    data, source, base = _opened(what)
+    given = data.get("plugins", [])
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise InputError(f"{source}: plugins is {given!r}: it must be a list of modules and files")
+    with naming(f"{source}: plugins"):
+        found = [*plugin.load(given, base), *plugin.load(plugins)]
+    if found:
+        data["plugins"] = list(dict.fromkeys(found))
+    scales = _table(data.pop("scale", {}), f"{source}: scale")
+    sweeps = {"": _sweep(data.pop("sweep", {}), f"{source}: sweep")}
+    for each, table in scales.items():
+        if "sweep" in _table(table, f"{source}: scale.{each}"):
+            sweeps[each] = _sweep(table.pop("sweep"), f"{source}: scale.{each}.sweep")
+        strict.check_keys(table, EXPERIMENT, source, f"scale.{each}")
+    if scale:
+        if scale not in scales:
+            raise InputError(f"{source}: no [scale.{scale}]{nearest(scale, scales) if scales else ' or any other'}")
+        _lay_over(data, scales[scale])
+    sweep = sweeps.get(scale, sweeps[""])
+    for key, value in (changes or {}).items():
+        _put(data, key, value, f"{source}: {key}")
+        if key in sweep:
+            sweep = {}
+    if systems:
+        present = _table(data.get("systems", {}), f"{source}: systems")
+        data["systems"] = {system: present.get(system, {}) for system in systems}
+        sweep = {key: values for key, values in sweep.items() if _system_of(key) in ("", *systems)}
+    if seeds:
+        _table(data.setdefault("run", {}), f"{source}: run")["seeds"] = list(seeds)
+    return [_point(data, sweep, place, source) for place in range(max(map(len, sweep.values()), default=1))]
+
+
+def _opened(what: str | Path | Mapping[str, Any] | Experiment) -> tuple[dict[str, Any], str, Path]:
+    """The plain data, what errors call it, and the folder that it names files from."""
+    if isinstance(what, Experiment):
+        return what.as_dict(), SOURCE, Path()
+    if isinstance(what, Mapping):
+        return deepcopy(dict(what)), SOURCE, Path()
+    path = find(str(what))
+    return _read(path), str(path), path.parent
+
+
+def _sweep(sweep: Any, where: str) -> dict[str, list[Any]]:
+    """`[sweep]`, checked: keys with lists of values, as many for each."""
+    values = _table(sweep, where)
+    for key, each in values.items():
+        if not isinstance(each, list) or not each:
+            raise InputError(f"{where}.{key} is {each!r}: it must be a list of values")
+    lengths = {key: len(each) for key, each in values.items()}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
+        raise InputError(f"{where}: its lists are taken together and must be equally long; {counts}")
+    return values
+
+
+def _point(data: Mapping[str, Any], sweep: Mapping[str, list[Any]], place: int, source: str) -> Point:
+    """The run at a place of the series."""
+    changed = deepcopy(dict(data))
+    for key, values in sweep.items():
+        _put(changed, key, values[place], f"{source}: sweep.{key}")
+    label = "-".join(f"{_short(key)}={values[place]}" for key, values in sweep.items())
+    return Point(label, from_dict(changed, source))
+
+
+def _system_of(key: str) -> str:
+    """The system whose option a key is; "" for any other key."""
+    table, _, rest = key.partition(".")
+    return rest.partition(".")[0] if table == "systems" else ""
+
+
+def _short(key: str) -> str:
+    """A key as a point's label names it: its last part, a system's option behind the system's name."""
+    return key.removeprefix("systems.") if _system_of(key) else key.rpartition(".")[2]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+
+
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{where} is {value!r}: it must be a table")
+    return value
+
+
+def find(name: str) -> Path:
+    """The file of the experiment called `name` (or that file's path)."""
+    path = Path(name) if name.endswith(".toml") else shipped.find(FOLDER, f"{name}.toml")
+    if path is None or not path.is_file():
+        known = shipped.names(FOLDER, ".toml")
+        raise InputError(f"no experiment '{name}'{nearest(Path(name).stem, known)}; or give the path of a .toml file")
+    return path
+
+
+def from_dict(data: dict[str, Any], source: str) -> Experiment:
+    """Check plain data and make an experiment of it, its plug-ins loaded; `source` is the file that errors name."""
+    if isinstance(data.get("plugins"), list):
+        with naming(f"{source}: plugins"):
+            plugin.load([str(name) for name in data["plugins"]])
+    experiment = strict.read(data, Experiment, source)
+    if not experiment.systems:
+        raise InputError(f"{source}: [systems] is empty; known: {', '.join(sorted(SYSTEMS))}")
+    options = {name: _options(name, table, source) for name, table in experiment.systems.items()}
+    experiment = msgspec.structs.replace(experiment, systems=options)
+    _check_names(experiment, source)
+    return experiment
+
+
+def _options(name: str, table: Any, source: str) -> Options:
+    with naming(f"{source}: systems.{name}"):
+        system = SYSTEMS.find(name)
+    return strict.read(table, system.options_type, source, f"systems.{name}")
+
+
+def _check_names(experiment: Experiment, source: str) -> None:
+    """Names that only their own part knows: each part's own error, with the file in front."""
+    top = experiment.topology
+    with naming(f"{source}: model.name"):
+        models.check_fits(experiment.model.name, experiment.data.dataset)
+    with naming(source):
+        experiment.training.worker_batch(len(experiment.roles.workers))
+        compute_model(experiment.compute.device)
+    with naming(f"{source}: topology.profile"):
+        profile = experiment.plan.profile
+    for key, region in [("topology.server_region", top.server_region)] + [
+        ("topology.regions", region) for region in top.regions
+    ]:
+        if region not in profile.regions:
+            raise InputError(
+                f"{source}: {key}: profile {profile.name} has no region '{region}'{nearest(region, profile.regions)}"
+            )
+    if len(set(top.regions)) < len(top.regions):
+        raise InputError(f"{source}: topology.regions: a region is named twice")
+    for system in experiment.systems:
+        if top.kind not in SYSTEMS[system].topologies:
+            wanted = " or ".join(SYSTEMS[system].topologies)
+            raise InputError(f"{source}: systems.{system}: topology.kind is '{top.kind}'; it needs '{wanted}'")
+    if len(set(experiment.run.seeds)) < len(experiment.run.seeds):
+        raise InputError(f"{source}: run.seeds: a seed is named twice")
+    with naming(f"{source}: topology.trace"):
+        experiment.trace  # noqa: B018 - read for its errors
+
+
+def _lay_over(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(data.get(key), dict):
+            _lay_over(data[key], value)
+        else:
+            data[key] = value
+
+
+def parse_changes(settings: Sequence[str]) -> dict[str, Any]:
+    """The changes that `--set KEY=VALUE` asks for; a value is TOML, a bare word is a string."""
+    changes: dict[str, Any] = {}
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        key = path.strip()
+        if not equals or not key:
+            raise InputError(f"--set {setting}: write it as key.path=value, e.g. training.steps=50")
+        try:
+            changes[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            changes[key] = text
+    return changes
+
+
+def _put(data: dict[str, Any], path: str, value: Any, where: str) -> None:
+    """Set the key at a dotted path."""
+    *tables, key = path.split(".")
+    for table in tables:
+        data = data.setdefault(table, {})
+        if not isinstance(data, dict):
+            raise InputError(f"{where}: {table} is not a table")
+    data[key] = value

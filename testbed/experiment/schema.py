@@ -1,0 +1,155 @@
+"""The experiment file: TOML, typed and strict, one struct per part.
+
+Whatever is wrong in it is one line that names the file, the key, what was found and what is allowed. A file may
+hold other sizes of itself: `[scale.paper]` with the keys that differ, taken by `--scale paper`. And it may be a
+series: `[sweep]` names keys with a list of values each, which are taken together, one run for each place in the
+lists. Setting one of these keys on the command line makes it a single run. A scale may have a `[sweep]` of its own,
+which takes the place of the file's; an empty one makes it a single run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from testbed.learning.config import Data, Training
+from testbed.roles.compute import AUTO
+from testbed.roles.roles import Roles
+from testbed.systems import SYSTEMS
+from testbed.types import Count, Positive
+from testbed.wan import profile as profiles
+from testbed.wan import trace as traces
+from testbed.wan.plan import NetworkPlan
+from testbed.wan.tcp import Tcp
+from testbed.wan.trace import Trace
+
+WORKERS_AN_LPS = 5  # WeightGrad, Appendix B.2
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[model]`."""
+
+    name: str = "cifarnet"
+
+
+class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[topology]`: the WAN profile, the regions that hold data, and where the global server stands.
+
+    `kind` is "tree" (workers - LPS - global server) or "flat" (every worker talks to the global server).
+    `trace` is a file that says how the WAN's links change over the run (`testbed.wan.trace`), by its path or its
+    name in `topologies/traces/`.
+    """
+
+    profile: str
+    regions: Annotated[list[str], msgspec.Meta(min_length=1)]
+    server_region: str
+    trace: str | None = None
+    kind: Literal["tree", "flat"] = "tree"
+    workers_per_region: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+
+    def __post_init__(self) -> None:
+        if self.kind == "tree" and self.workers_per_region > WORKERS_AN_LPS:
+            raise ValueError(f"workers_per_region: an LPS serves at most {WORKERS_AN_LPS}; use more regions, or flat")
+
+
+class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[compute]`: what a computation is charged, and how much slower the emulation runs than the clock says.
+
+    `device` is "measured" (what this machine took), a modelled device, or "auto": measured where time is real, a
+    modelled device where it is virtual. `dilation` is the factor k by which rates are divided and delays multiplied
+    in emulation, "auto" being the smallest at which the real math fits into the modelled device's time (1 when
+    measured).
+    """
+
+    device: str = AUTO
+    dilation: Positive | Literal["auto"] = "auto"
+
+
+class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[target]`: what time-to-target means: the training loss, averaged over `window` steps, or a test accuracy."""
+
+    loss: Positive | None = None
+    accuracy: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    window: Count = 10
+
+
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[run]`.
+
+    Parameters
+    ----------
+    seeds : each system runs once per seed
+    fabric : the network's kind by its name; "auto" takes an emulated one where it can run, else a virtual one
+    checkpoint_steps : all roles stop, are saved and evaluated this often
+    eval_images : test images an evaluation takes, None for all
+    link_interval_s : bytes per link are recorded this often
+    patience_s : bound of every wait that has no other, in emulation
+    gate : probe the emulated links before a run, which does not start if they are not what the profile says
+    """
+
+    seeds: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: [0]
+    )
+    fabric: str = "auto"
+    checkpoint_steps: Count = 50
+    eval_images: Count | None = None
+    link_interval_s: Positive = 1.0
+    patience_s: Positive = 300.0
+    gate: bool = True
+
+
+class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """A whole experiment file; `systems` are the options by system name, in the order they run.
+
+    `plugins` are the modules and files that were loaded for its names (`testbed.plugins`). The profile and the trace
+    are read once.
+    """
+
+    topology: Topology
+    training: Training
+    systems: dict[str, Any]
+    title: str = ""
+    model: Model = Model()
+    data: Data = Data()
+    compute: Compute = Compute()
+    network: Tcp = Tcp()
+    target: Target = Target()
+    run: Run = Run()
+    plugins: list[str] = []
+
+    @cached_property
+    def roles(self) -> Roles:
+        """Who takes part; neighbours are those of all systems together."""
+        top = self.topology
+        mesh = any(SYSTEMS[system].mesh for system in self.systems)
+        return Roles(tuple(top.regions), top.workers_per_region, top.server_region, top.kind, mesh)
+
+    def roles_of(self, system: str) -> Roles:
+        """Who takes part, and who talks to whom, in a run of `system`."""
+        return replace(self.roles, mesh=SYSTEMS[system].mesh)
+
+    @cached_property
+    def plan(self) -> NetworkPlan:
+        return NetworkPlan(self.roles.all, profiles.load(self.topology.profile))
+
+    @cached_property
+    def trace(self) -> Trace | None:
+        if self.topology.trace is None:
+            return None
+        return traces.load(traces.find(self.topology.trace), self.plan.regions)
+
+    def on(self, device: str) -> Experiment:
+        """The experiment with `device` in the place of `compute.device = "auto"`."""
+        if self.compute.device != AUTO:
+            return self
+        return msgspec.structs.replace(self, compute=msgspec.structs.replace(self.compute, device=device))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data that `from_dict` takes back."""
+        data = msgspec.to_builtins(self)
+        if not self.plugins:  # as before there were any: equal experiments, equal hashes
+            del data["plugins"]
+        return data

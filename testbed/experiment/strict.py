@@ -1,0 +1,111 @@
+"""Reading plain data into structs strictly: whatever is wrong is one line that names the file, the key, what was found
+and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from testbed.errors import InputError, nearest
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def read(data: Any, struct: type[S], source: str, path: str = "") -> S:
+    """Make a `struct` of plain data; `source` is the file that errors name, `path` where in it the data stands.
+
+    Raises
+    ------
+    InputError
+        A key that the struct has not, a value of another type or out of its range, or a key that is missing.
+    """
+    kind = inspect.type_info(struct)
+    check_keys(data, kind, source, path)
+    try:
+        return msgspec.convert(data, struct)
+    except msgspec.ValidationError as error:
+        raise InputError(_explain(error, data, kind, source, path)) from None
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Within it, an InputError begins with `where`."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def check_keys(value: Any, kind: inspect.Type, source: str, path: str) -> None:
+    """Raise on a key that no struct at that place has, with the nearest that it has, and on numbers beyond msgspec."""
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, int) and not -(2**63) <= number < 2**63:
+            raise InputError(f"{source}: {path} is {number}: it must fit into 64 bits")
+    if not isinstance(value, dict):
+        return
+    struct = _struct_for(value, kind)
+    if struct is None:
+        return
+    fields = {field.encode_name: field.type for field in struct.fields}
+    if struct.tag_field:
+        fields[struct.tag_field] = inspect.StrType()
+    for key, inner in value.items():
+        where = f"{path}.{key}" if path else key
+        if key not in fields:
+            raise InputError(f"{source}: unknown key '{where}'{nearest(key, fields)}")
+        check_keys(inner, fields[key], source, where)
+
+
+def _structs(kind: inspect.Type) -> list[inspect.StructType]:
+    return [each for each in _alternatives(kind) if isinstance(each, inspect.StructType)]
+
+
+def _alternatives(kind: inspect.Type) -> Sequence[inspect.Type]:
+    return kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+
+
+def _struct_for(value: Mapping[str, Any], kind: inspect.Type) -> inspect.StructType | None:
+    """The struct that `value` is meant to be: the one, or of several the one whose tag it carries."""
+    structs = _structs(kind)
+    if len(structs) == 1:
+        return structs[0]
+    return next((each for each in structs if value.get(each.tag_field or "") == each.tag), None)
+
+
+def _explain(error: msgspec.ValidationError, data: Any, kind: inspect.Type, source: str, prefix: str = "") -> str:
+    """msgspec's message as "file: key is value: what is allowed"."""
+    text, _, place = str(error).partition(" - at `$")
+    path = place.rstrip("`").lstrip(".")
+    where = f"{prefix}.{path}".strip(".")
+    found, words = _find(data, kind, re.findall(r"[^.\[\]]+", path))
+    if "missing required field" in text:
+        field = text.rpartition("field `")[2].rstrip("`")
+        return f"{source}: {f'{where}.{field}'.strip('.')} is missing; it must be set"
+    if text.startswith("Invalid") and words:
+        return f"{source}: {where} is {found!r}{nearest(str(found), words)}"
+    if isinstance(found, dict) and (about := re.fullmatch(r"(\w+): (.*)", text)):  # from a struct's __post_init__
+        return f"{source}: {where}.{about[1]}: {about[2]}"
+    found_text = "a table" if isinstance(found, dict) else repr(found)
+    return f"{source}: {where} is {found_text}: {text[:1].lower()}{text[1:].replace('`', '')}"
+
+
+def _find(data: Any, kind: inspect.Type, parts: Sequence[str]) -> tuple[Any, list[str]]:
+    """What stands at a place of the file, and the words allowed there, if only some are."""
+    tags: list[str] = []
+    for part in parts:
+        if isinstance(data, list):
+            data = data[int(part)]
+            continue
+        tags = [str(struct.tag) for struct in _structs(kind) if struct.tag_field == part]
+        struct = _struct_for(data, kind)
+        kinds = [field.type for field in struct.fields if field.encode_name == part] if struct else []
+        data, kind = data.get(part), kinds[0] if kinds else inspect.AnyType()
+    literals = [each for each in _alternatives(kind) if isinstance(each, inspect.LiteralType)]
+    words = [str(value) for literal in literals for value in literal.values]
+    numeric = any(isinstance(each, inspect.FloatType) for each in _alternatives(kind))
+    return data, tags or (words + ["a number"] * numeric if words else [])

@@ -1,0 +1,139 @@
+"""One role as a Ray actor: its coroutines, its clock, and its connections on a Mininet host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, ParamSpec, TypeVar
+
+from testbed.experiment.assembly import Assembly
+from testbed.experiment.load import from_dict
+from testbed.fabrics.actors.wire import Endpoint, Wire
+from testbed.fabrics.base import state_path
+from testbed.record.events import Event, Overrun
+from testbed.record.recorder import Recorder
+from testbed.roles import state as state_file
+from testbed.roles.compute import Work, compute_model
+from testbed.roles.node import Node
+from testbed.roles.trail import Parcel
+from testbed.systems import System
+
+T = TypeVar("T")
+P = ParamSpec("P")
+OVERRUN_TOLERANCE_S = 2e-3  # timers and threads wake that late on a busy machine
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a role stands: its host's namespace, its connections, and the run's dilation factor k."""
+
+    role: str
+    netns_pid: int
+    endpoints: Mapping[str, Endpoint]
+    dilation: float
+
+
+class EmulatedNode(Node):
+    """A role on the machine's own clock, divided by the dilation factor."""
+
+    def __init__(self, place: Place, experiment: Any, max_bytes: int) -> None:
+        super().__init__(place.role, experiment.roles, experiment.run.patience_s)
+        self.wire = Wire(place.netns_pid, place.endpoints, self, max_bytes)
+        self.recorder: Recorder | None = None
+        self._device = compute_model(experiment.compute.device).device
+        self._dilation = place.dilation
+        self._start_s = 0.0  # this machine's monotonic clock when the run's clock stood at 0
+
+    def set_clock(self, monotonic_s: float, clock_s: float) -> None:
+        """The run's clock shows `clock_s` when this machine's monotonic clock shows `monotonic_s`."""
+        self._start_s = monotonic_s - clock_s * self._dilation
+
+    def now(self) -> float:
+        return (monotonic() - self._start_s) / self._dilation
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds * self._dilation)
+
+    async def _transmit(self, peer: str, parcel: Parcel) -> None:
+        await self.wire.send(peer, parcel)
+
+    async def compute(self, work: Work, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        # On the loop's own thread, so that nothing else of this role runs in between (rule 2); ZeroMQ's
+        # thread keeps sending and receiving meanwhile.
+        began_s = monotonic()
+        result = fn(*args, **kwargs)
+        took_s = monotonic() - began_s
+        if self._device is None:
+            self.charge(work, took_s / self._dilation)
+            await asyncio.sleep(0)
+            return result
+        allowed_s = self._device.seconds(work) * self._dilation
+        self.charge(work, allowed_s / self._dilation)
+        if took_s > allowed_s + OVERRUN_TOLERANCE_S:
+            late = Overrun(time_s=self.now(), node=self.name, allowed_s=allowed_s, took_s=took_s)
+            self.record(late)
+        await asyncio.sleep(max(began_s + allowed_s - monotonic(), 0.0))
+        return result
+
+    def record(self, event: Event) -> None:
+        if self.recorder is not None:
+            self.recorder.record(event)
+
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        return asyncio.timeout(seconds * self._dilation)
+
+    def call_later(self, seconds: float, fn: Callable[[], None]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds * self._dilation, fn)
+
+
+class RoleActor:
+    """The Ray actor. It outlives the system and seed it plays: connections and data set stay open."""
+
+    def __init__(self, experiment: dict[str, Any], device: str, place: Place) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self._assembly = Assembly(from_dict(experiment, "the experiment"), device)
+        self._place = place
+        self._node: EmulatedNode
+        self._system: System
+        self._state: Any
+
+    def ready(self) -> int:
+        """The process's id, once it is up."""
+        return os.getpid()
+
+    async def connect(self) -> None:
+        """Open the connections to all neighbours and warm them up; every role must be told so at once."""
+        size_bytes = 4 * self._assembly.model.layout.size
+        self._node = EmulatedNode(self._place, self._assembly.experiment, max_bytes=2 * size_bytes + (1 << 21))
+        await self._node.wire.start()
+
+    async def begin(self, system: str, seed: int, checkpoint: str | None, records: str) -> None:
+        """Prepare the role's state for a system and seed, and join the records of that run."""
+        name = self._place.role
+        self._system = self._assembly.system(system, seed)
+        self._node.join(self._system.task.roles)
+        self._state = self._system.initial_state(name)
+        if checkpoint is not None:
+            state_file.load(state_path(Path(checkpoint), name), self._state)
+        if self._node.recorder is not None:
+            self._node.recorder.close()
+        self._node.recorder = Recorder.join(Path(records))
+        if name in self._node.roles.workers:  # the first gradient compiles, allocates and opens the data
+            learner = self._system.task.learner(self._node.roles.workers.index(name))
+            learner.gradient(self._system.task.initial, 0)
+
+    async def segment(self, stop_at: int, monotonic_s: float, clock_s: float) -> float:
+        """Play the role until step `stop_at`; the run's clock shows `clock_s` at `monotonic_s`. Returns the clock."""
+        self._node.set_clock(monotonic_s, clock_s)
+        await asyncio.sleep(max(monotonic_s - monotonic(), 0.0))
+        await self._node.play(self._system.role(self._node, self._state), stop_at)
+        return self._node.now()
+
+    async def save(self, folder: str) -> None:
+        state_file.save(state_path(Path(folder), self._place.role), self._state)

@@ -1,0 +1,205 @@
+"""Plays runs on a Mininet network with Ray actors; runs inside a sandbox (`emulation.sandbox`)."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import Any
+
+from testbed.emulation.network import EmulatedNetwork
+from testbed.experiment.assembly import Assembly, threads
+from testbed.fabrics.actors.actor import Place
+from testbed.fabrics.actors.fabric import ActorFabric, start_ray
+from testbed.fabrics.actors.wire import Endpoint
+from testbed.fabrics.emulated.trace_player import Lateness, TracePlayer
+from testbed.fabrics.registry import Gate
+from testbed.record.events import LinkBytes
+from testbed.roles.compute import compute_model
+from testbed.roles.roles import Roles, kind_of
+from testbed.wan.trace import Change
+
+FIRST_PORT = 5500
+FIT_MARGIN = 1.25  # the real math of a step must fit into the modelled time with this much to spare
+
+
+class EmulatedFabric(ActorFabric):
+    """The emulated fabric.
+
+    Parameters
+    ----------
+    assembly : the experiment's parts, for this process
+    device : where the actors' math runs
+    scratch : a folder of the run's own with a short path, for Ray's sockets and logs, and the messages' stamps
+    gate : is given the network before any role starts, raises NetworkError if it is not what the profile says, and
+        returns what it found; None for no gate
+    """
+
+    def __init__(self, assembly: Assembly, device: str, scratch: Path, gate: Gate | None) -> None:
+        super().__init__(assembly, device)
+        self.dilation = choose_dilation(assembly)
+        self._trace, self._lateness = self._experiment.trace, Lateness()
+        self._stamps = scratch / "stamps"
+        self._stamps.mkdir()
+        self._network: EmulatedNetwork | None = None
+        try:
+            self._network = network = EmulatedNetwork(self._experiment.plan, self.dilation)
+            self._gate_report = gate(network) if gate is not None else {"skipped": True}
+            start_ray(scratch)
+            self._start_roles()
+        except BaseException:
+            self.close()
+            raise
+
+    def _places(self) -> Mapping[str, Place]:
+        assert self._network is not None
+        endpoints = _endpoints(self._roles, self._network, self._stamps)
+        hosts = self._network.hosts
+        return {role: Place(role, hosts[role].netns_pid, endpoints[role], self.dilation) for role in self._roles.all}
+
+    def describe(self) -> dict[str, Any]:
+        assert self._network is not None
+        return {
+            "delay_mechanism": self._network.delay_mechanism,
+            "dilation": self.dilation,
+            "gate": self._gate_report,
+        }
+
+    def delay_report(self) -> dict[str, Any]:
+        """How the delay stage (`emulation.delay`) and the trace's player (`Lateness`) have done so far."""
+        assert self._network is not None
+        return {**self._network.delay_report(), **self._lateness.report()}
+
+    def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
+        self._trace_done_s = clock_s if clock_s > 0 else -1.0  # a change at 0 is the first segment's to record
+        self._undo_trace()
+        super().begin(system, seed, records, clock_s, checkpoint)
+
+    def _meter(self, start_s: float) -> _Meter:
+        return _Meter(self, start_s, self._clock_s)
+
+    @contextmanager
+    def _changing(self, start_s: float) -> Iterator[None]:
+        """Let the WAN follow the experiment's trace, if it has one, from `start_s` on the monotonic clock."""
+        if self._trace is None:
+            yield
+            return
+        player = TracePlayer(self._trace, self._change, self._trace_done_s, self._clock_s, start_s, self.dilation)
+        try:
+            yield
+        finally:
+            made = player.stop()
+            self._trace_done_s = player.done_s
+            for change in made:
+                self.record(change)
+                self._lateness.add(change)
+
+    def _undo_trace(self) -> None:
+        """Put back what the run before has left changed."""
+        for pair in dict.fromkeys(change.pair for change in self._trace.changes) if self._trace else ():
+            link = self._experiment.plan.profile.link(*pair)
+            self._change(Change(0.0, *pair, link.goodput_mbit, link.rtt_ms))
+
+    def _change(self, change: Change) -> None:
+        assert self._network is not None
+        self._network.set_rate(change.src, change.dst, change.goodput_mbit)
+        if change.delay_s is not None:
+            self._network.set_delay(change.src, change.dst, change.delay_s)
+
+    def close(self) -> None:
+        super().close()
+        if self._network is not None:
+            self._network.close()
+            self._network = None
+
+    def sent_bytes(self) -> dict[str, int]:
+        """Bytes that have left on each link since the network was built."""
+        assert self._network is not None
+        return {name: counter.wire_bytes for name, counter in self._network.counters().items()}
+
+
+class _Meter:
+    """Records the links' bytes once an interval of the run's clock while a segment plays, until its trace ends."""
+
+    def __init__(self, fabric: EmulatedFabric, start_s: float, clock_s: float) -> None:
+        self._fabric = fabric
+        trace = fabric._trace
+        self.end_s = math.inf if trace is None or trace.end_s is None else trace.end_s
+        self._start_s = start_s
+        self._first_s = self._since_s = clock_s
+        self._interval_s = fabric._experiment.run.link_interval_s
+        self._next_s = (math.floor(clock_s / self._interval_s) + 1) * self._interval_s
+        self._before = fabric.sent_bytes()
+
+    @property
+    def now_s(self) -> float:
+        """What the run's clock shows."""
+        return self._first_s + (monotonic() - self._start_s) / self._fabric.dilation
+
+    def until_next_s(self) -> float:
+        """Real seconds until the next sample is due, or the trace ends."""
+        return min(max((min(self._next_s, self.end_s) - self.now_s) * self._fabric.dilation, 0.0), 1.0)
+
+    def sample_when_due(self) -> None:
+        now_s = self.now_s
+        if now_s >= self._next_s:
+            self._sample(now_s)
+            self._next_s = (math.floor(now_s / self._interval_s) + 1) * self._interval_s
+
+    def close(self, clock_s: float) -> None:
+        self._sample(clock_s)
+
+    def _sample(self, clock_s: float) -> None:
+        totals = self._fabric.sent_bytes()
+        for link, total in totals.items():
+            if crossed := total - self._before[link]:
+                interval_s = clock_s - self._since_s
+                self._fabric.record(LinkBytes(time_s=clock_s, link=link, interval_s=interval_s, wire_bytes=crossed))
+        self._before, self._since_s = totals, clock_s
+
+
+def choose_dilation(assembly: Assembly) -> float:
+    """The factor k: as the experiment says, or the smallest at which the real math fits the modelled device.
+
+    All workers compute at the same time on this machine's cores, each on one thread.
+    """
+    compute = assembly.experiment.compute
+    if compute.dilation != "auto":
+        return float(compute.dilation)
+    device = compute_model(compute.device).device
+    if device is None:
+        return 1.0
+    task = assembly.task(0)
+    learner = task.learner(0)
+    with threads(1):
+        took_s = min(_timed(lambda: learner.gradient(task.initial, 0)) for _ in range(5))
+    rounds = math.ceil(len(task.roles.workers) / len(os.sched_getaffinity(0)))
+    return max(1.0, math.ceil(10 * FIT_MARGIN * took_s * rounds / device.seconds(task.gradient_work)) / 10)
+
+
+def _timed(fn: Callable[[], object]) -> float:
+    began_s = perf_counter()
+    fn()
+    return perf_counter() - began_s
+
+
+def _endpoints(roles: Roles, network: EmulatedNetwork, stamps: Path) -> dict[str, dict[str, Endpoint]]:
+    """For every role, where its connection to each neighbour is made; the one nearer to the root binds.
+
+    The stamps of its messages pass through files in the folder `stamps`.
+    """
+    rank = {"gs": 0, "lps": 1, "worker": 2}
+    endpoints: dict[str, dict[str, Endpoint]] = {role: {} for role in roles.all}
+    port = FIRST_PORT
+    for role in roles.all:
+        for peer in roles.neighbours(role):
+            if (rank[kind_of(role)], role) < (rank[kind_of(peer)], peer):
+                address = f"tcp://{network.hosts[role].ip}:{port}"
+                down, up = stamps / f"{port}-down", stamps / f"{port}-up"
+                endpoints[role][peer] = Endpoint(address, True, sent=down, received=up)
+                endpoints[peer][role] = Endpoint(address, False, sent=up, received=down)
+                port += 1
+    return endpoints

@@ -1,0 +1,1 @@
+"""Playing experiments: `launch` chooses and reports, `session` plays one run, `sweep` a series of them."""

@@ -1,0 +1,178 @@
+"""From what was asked for to a finished report: choose the fabric, write down the run, enter the sandbox, play, report.
+
+A run is first prepared: a folder that says all there is to know of it. Whoever then plays that folder goes on with what
+is still to be played, so a new run, one that was interrupted and one inside a sandbox are the same thing. An emulated
+network exists only in namespaces of its own, where there is no way out to the world: whatever needs the world, and
+whatever the user may have got wrong, comes first; then `testbed run --resume FOLDER` is started inside.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.errors import InputError, Interrupted, RunError, TestbedError
+from testbed.experiment.assembly import Assembly
+from testbed.experiment.load import Point
+from testbed.fabrics.registry import FabricKind, choose
+from testbed.harness import session, sweep
+from testbed.learning.learner import device as check_device
+from testbed.record import info as info_file
+from testbed.record.info import RunInfo
+from testbed.record.tensorboard import require as require_tensorboard
+from testbed.report.series import show_series, write_series
+from testbed.report.tables import REPLAY, show
+from testbed.report.write import write_report
+
+Say = Callable[[str], None]
+
+
+class EndedInside(RunError):
+    """A run in another process failed, which has said why; `exit_code` is that process's exit status."""
+
+    told = True
+
+    def __init__(self, line: str, exit_code: int) -> None:
+        super().__init__(line)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How to run an experiment.
+
+    Parameters
+    ----------
+    target : what results/<target> is called
+    device : where the math runs, "cpu" or "cuda"
+    out : the folder of results
+    jobs : systems and seeds at once; None: as many as make sense
+    tensorboard : write scalars, too
+    command : as the record is to state it
+    quiet : no tables when a run ends
+    say : takes what is otherwise printed; None where this process's output is what the user sees
+    """
+
+    target: str
+    device: str = "cpu"
+    out: Path = session.RESULTS
+    jobs: int | None = None
+    tensorboard: bool = False
+    command: tuple[str, ...] = ()
+    quiet: bool = False
+    say: Say | None = None
+
+
+def launch(points: Sequence[Point], wishes: Wishes) -> Path:
+    """Run an experiment, or a series, on the fabric it names; returns the folder of its records.
+
+    Raises
+    ------
+    InputError
+        Something asked for cannot be; nothing was written.
+    RunError
+        It failed or was stopped; what was recorded is kept and reported on.
+    """
+    experiments = [point.experiment for point in points]
+    kind, why = choose(experiments[0].run.fabric, experiments)
+    _check_workplace(wishes.out, wishes.device)
+    if wishes.tensorboard:
+        require_tensorboard()
+    for experiment in experiments:
+        session.choose_jobs(experiment, kind, wishes.jobs)
+    say = wishes.say or print
+    if why:
+        say(why)
+    Assembly(experiments[0], wishes.device, allow_download=True, on_notice=say).dataset  # noqa: B018 - fetched here
+    request = session.Request(
+        target=wishes.target,
+        fabric=kind.name,
+        device=wishes.device,
+        results=wishes.out,
+        tensorboard=wishes.tensorboard,
+        command=wishes.command,
+        notes=(why,) if why and kind.virtual_time else (),
+    )
+    if len(points) > 1:
+        folder = sweep.begin(points, request, session.new_id(kind.name))
+    else:
+        folder = session.prepare(experiments[0], request)
+    _play(folder, kind, wishes.jobs, wishes.quiet, wishes.say)
+    return folder
+
+
+def relaunch(folder: Path, jobs: int | None = None, quiet: bool = False, say: Say | None = None) -> None:
+    """Go on with the run or the series in `folder`. Raises as `launch` does."""
+    stored = sweep.read(folder) if sweep.is_series(folder) else info_file.read_info(folder, RunInfo)
+    kind, _ = choose(stored.fabric)
+    _play(folder, kind, jobs, quiet, say)
+
+
+def _play(folder: Path, kind: FabricKind, jobs: int | None, quiet: bool, say: Say | None) -> None:
+    """Play what is prepared in `folder`, where its fabric can be opened."""
+    command = [sys.executable, "-m", "testbed", "run", "--resume", str(folder)]
+    command += ["--jobs", str(jobs)] if jobs is not None else []
+    command += ["--quiet"] if quiet else []
+    said: list[str] = []
+
+    def hear(line: str) -> None:
+        said.append(line)
+        assert say is not None
+        say(line)
+
+    status = kind.enter(command, None if say is None else hear)
+    if status is not None:
+        if status:
+            raise EndedInside(said[-1] if said else f"{folder}: exit status {status}", status)
+        return
+    if sweep.is_series(folder):
+        _play_series(folder, jobs, quiet)
+    else:
+        _report_on(folder, session.ready(folder, jobs), quiet)
+
+
+def _play_series(folder: Path, jobs: int | None, quiet: bool) -> None:
+    """Play all runs of a series that are still to play, and set them side by side, however it ends."""
+    try:
+        sweep.play(folder, jobs, lambda place, play: _report_on(place, play, quiet))
+    except Interrupted:
+        raise Interrupted(f"stopped; go on with --resume {folder}") from None
+    finally:
+        labels = list(sweep.read(folder).points)
+        written = write_series(folder, labels)
+        if not quiet:
+            show_series(folder, labels)
+    if not quiet:
+        print("\n".join(f"series: {_shown(path)}" for path in written))
+
+
+def _report_on(folder: Path, play: Callable[[], None], quiet: bool = False) -> None:
+    """Play the run in `folder` and report on it, however it ends."""
+    failure: TestbedError | None = None
+    try:
+        play()
+    except TestbedError as error:
+        failure = error
+    result, frame = write_report(folder)
+    if not quiet:
+        show(result, frame)
+        shown = _shown(folder.resolve())
+        print(f"table: {shown / 'summary.md'}\nplot:  {shown / 'comparison.png'}")
+        if (folder / REPLAY).is_file():
+            print(f"trace: {shown / REPLAY}")
+        print(f"page:  make report RUN={shown}")
+    if failure is not None:
+        raise failure
+
+
+def _shown(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _check_workplace(out: Path, device: str) -> None:
+    check_device(device)
+    parent = out if out.exists() else next((path for path in out.absolute().parents if path.exists()), Path("/"))
+    if not parent.is_dir():
+        raise InputError(f"{out}: cannot hold results, {parent} is no folder; name another with --out")

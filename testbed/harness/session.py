@@ -1,0 +1,410 @@
+"""Runs an experiment: every system and seed in turn on one fabric, recorded as it goes, resumable.
+
+1. Everything the user can get wrong is found before anything is written.
+2. A system and seed proceeds in segments of `checkpoint_steps`. Between two the clock stands still: states
+   are saved, models evaluated.
+3. However a run ends, what was recorded is turned into tables and plots, and says how it ended.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+from testbed import plugins
+from testbed.errors import InputError, Interrupted
+from testbed.experiment.assembly import Assembly, threads
+from testbed.experiment.load import from_dict
+from testbed.experiment.schema import Experiment
+from testbed.fabrics.base import TRACE_LATE_S, Fabric, TraceEnded
+from testbed.fabrics.registry import FABRICS, FabricKind, Setting
+from testbed.fidelity import report as fidelity_report
+from testbed.harness import checkpoint
+from testbed.harness.checkpoint import Checkpoint, Clock
+from testbed.harness.pool import run_all
+from testbed.record import info as info_file
+from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
+from testbed.record.info import MODELLED_NETWORK, DataInfo, LinkInfo, PluginInfo, ResultInfo, RunInfo
+from testbed.record.recorder import Recorder
+from testbed.record.stolen import Stolen
+from testbed.record.tensorboard import Scalars
+from testbed.report.live import Progress
+from testbed.roles.compute import MEASURED
+
+RESULTS = Path("results")
+STOLEN = 0.01  # of the cores' time; beyond it a run that measures says so
+LATE_MS = 1.0  # of the delay stage's 99th percentile; beyond it the run says so
+MODEL_FILE = "model.npz"
+SHORT_STEPS = 20  # of a run that ends before further processes have started
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for beside the experiment itself.
+
+    `folder` is where the run's records go; None: a new one in `results`. `tensorboard`: write scalars, too.
+    """
+
+    target: str
+    fabric: str  # its name, already chosen
+    device: str = "cpu"
+    results: Path = RESULTS
+    folder: Path | None = None
+    tensorboard: bool = False
+    command: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def prepare(experiment: Experiment, request: Request) -> Path:
+    """Make the folder of a run and write down what it is; `ready` does the rest. Returns the folder."""
+    kind = FABRICS.find(request.fabric)
+    experiment = experiment.on(kind.device)
+    assembly = Assembly(experiment, request.device)
+    dataset = assembly.dataset
+    began = datetime.now().astimezone()
+    folder = request.folder or new_folder(request.results / request.target, new_id(request.fabric))
+    folder.mkdir(exist_ok=True)
+    profile = experiment.plan.profile
+    network = {
+        f"{a}>{b}": LinkInfo(goodput_mbit=link.goodput_mbit, rtt_ms=link.rtt_ms)
+        for (a, b), link in experiment.plan.wan.items()
+    }
+    network["lan"] = LinkInfo(goodput_mbit=profile.lan.goodput_mbit, rtt_ms=profile.lan.rtt_ms)
+    as_dict = experiment.as_dict()
+    facts = RunInfo(
+        run_id=folder.name,
+        target=request.target,
+        experiment=as_dict,
+        experiment_hash=info_file.hash_of(as_dict),
+        plugins=[PluginInfo(name=each.name, sha256=each.sha256) for each in plugins.loaded()],
+        profile=experiment.topology.profile,
+        network=network,
+        topology=as_dict["topology"],
+        fabric=request.fabric,
+        delay_mechanism=MODELLED_NETWORK,
+        compute=experiment.compute.device,
+        device=_device_name(request.device),
+        fidelity={} if kind.virtual_time else _fidelity(request.results, experiment.topology.profile),
+        systems=list(experiment.systems),
+        seeds=list(experiment.run.seeds),
+        data=DataInfo(dataset=dataset.name, stand_in=not dataset.real, note=dataset.note),
+        started_at=began.isoformat(timespec="seconds"),
+        tensorboard=request.tensorboard,
+        command=list(request.command),
+        environment=info_file.environment(),
+        notes=list(request.notes),
+    )
+    info_file.write_info(folder, facts)
+    return folder.resolve()
+
+
+def _fidelity(results: Path, profile: str) -> dict[str, Any]:
+    """The evidence there is for the emulated network of a profile on this machine's kernel."""
+    return fidelity_report.evidence(results / "fidelity", profile, platform.release())
+
+
+def ready(folder: Path, jobs: int | None = None) -> Callable[[], None]:
+    """What plays all that is still to be played of the run in `folder`, from each system's and seed's last checkpoint.
+
+    `jobs` systems and seeds are played at once, each in a process of its own; None: as many as make sense. What is
+    returned raises RunError when the run fails or is stopped; what was recorded stays.
+
+    Raises
+    ------
+    InputError
+        No run is there, or it cannot go on here.
+    """
+    facts = info_file.read_info(folder, RunInfo)
+    experiment = from_dict(facts.experiment, str(folder / info_file.FILE_NAME))
+    chosen = choose_jobs(experiment, FABRICS.find(facts.fabric), jobs)
+    assembly = Assembly(experiment, _torch_device(facts))
+    if facts.data.stand_in == assembly.dataset.real:
+        here = assembly.dataset.note
+        raise InputError(f"{folder}: it began with {facts.data.note}, but here is {here}; start a new run")
+    now = {each.name: each.sha256 for each in plugins.loaded()}
+    for before in facts.plugins:
+        if now.get(before.name) != before.sha256:
+            raise InputError(f"{folder}: the plug-in {before.name} is not what the run began with; start a new run")
+    return partial(_run, folder.resolve(), experiment, assembly, facts, chosen)
+
+
+def choose_jobs(experiment: Experiment, kind: FabricKind, jobs: int | None) -> int:
+    """How many systems and seeds to play at once: `jobs`, or what the cores allow.
+
+    Raises
+    ------
+    InputError
+        Several at once would change what is measured.
+    """
+    why_not = kind.one_at_a_time(experiment.on(kind.device))
+    if jobs is None:
+        plays = len(experiment.systems) * len(experiment.run.seeds)
+        if why_not or experiment.training.steps < SHORT_STEPS:
+            return 1
+        return min(plays, len(os.sched_getaffinity(0)))
+    if jobs > 1 and why_not:
+        raise InputError(f"--jobs {jobs}: {why_not}")
+    return jobs
+
+
+def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInfo, jobs: int) -> None:
+    if jobs > 1:
+        _run_at_once(folder, experiment, facts, jobs)
+        return
+    with _signals_interrupt(), threads(1), tempfile.TemporaryDirectory(prefix="tb") as scratch:
+        with _open_fabric(facts.fabric, assembly, _torch_device(facts), Path(scratch)) as fabric:
+            described = fabric.describe()
+            facts.delay_mechanism = described.get("delay_mechanism", facts.delay_mechanism)
+            facts.dilation = described.get("dilation", facts.dilation)
+            facts.gate = described.get("gate", facts.gate)
+            info_file.write_info(folder, facts)
+            repeats = FABRICS[facts.fabric].virtual_time and facts.compute != MEASURED
+            stolen = None if repeats else Stolen()
+            try:
+                for seed in experiment.run.seeds:
+                    for system in experiment.systems:
+                        _Play(folder, facts, assembly, fabric, system, seed).run()
+                        facts.delay_report = fabric.delay_report()
+                        facts.notes = _with_warnings(facts.notes, facts.delay_report, stolen.share if stolen else 0.0)
+                        info_file.write_info(folder, facts)
+            except KeyboardInterrupt:  # between two systems
+                raise Interrupted(f"stopped; go on with --resume {folder}") from None
+
+
+def _run_at_once(folder: Path, experiment: Experiment, facts: RunInfo, jobs: int) -> None:
+    """Every system and seed in a process of its own, `jobs` at a time."""
+    plays = [(folder, facts, system, seed) for seed in experiment.run.seeds for system in experiment.systems]
+    with _signals_interrupt():
+        try:
+            run_all(_play_alone, plays, jobs)
+        except (KeyboardInterrupt, Interrupted):
+            raise Interrupted(f"stopped; go on with --resume {folder}") from None
+
+
+def _play_alone(folder: Path, facts: RunInfo, system: str, seed: int) -> None:
+    """One system and seed on a fabric of its own, in this process."""
+    assembly = Assembly(from_dict(facts.experiment, info_file.FILE_NAME), _torch_device(facts))
+    device = _torch_device(facts)
+    with _signals_interrupt(), threads(1), _open_fabric(facts.fabric, assembly, device, folder) as fabric:
+        _Play(folder, facts, assembly, fabric, system, seed, can_draw=False).run()
+
+
+def _with_warnings(notes: list[str], report: dict[str, Any], stolen: float) -> list[str]:
+    """The run's notes, with one on each of delay stage, trace and machine that did not keep its time."""
+    frames, changes, machine = "The delay line", "Of the trace's", "This machine's hypervisor"
+    said = [note for note in notes if not note.startswith((frames, changes, machine))]
+    if stolen > STOLEN:
+        said.append(f"{machine} took {100 * stolen:.0f} % of its time: what was measured meanwhile took longer.")
+    if (late_ms := report.get("lateness_p99_ms", 0.0)) > LATE_MS:
+        said.append(f"{frames} sent one frame in a hundred more than {late_ms:.1f} ms late: this machine was busy.")
+    if late := report.get("trace_late", 0):
+        worst_ms = report["trace_late_max_ms"]
+        said.append(
+            f"{changes} {report['trace_changes']:,} changes {late:,} came more than {1e3 * TRACE_LATE_S:g} ms late,"
+            f" the latest by {worst_ms:.0f} ms."
+        )
+    return said
+
+
+class _Play:
+    """One system and seed on a fabric."""
+
+    def __init__(
+        self,
+        run_folder: Path,
+        facts: RunInfo,
+        assembly: Assembly,
+        fabric: Fabric,
+        system: str,
+        seed: int,
+        can_draw: bool = True,
+    ) -> None:
+        self._can_draw = can_draw  # a live view: several at once would overwrite each other
+        self.folder = run_folder / system / f"seed-{seed}"
+        self.facts, self.assembly, self.fabric = facts, assembly, fabric
+        self.experiment = experiment = assembly.experiment
+        self.system, self.seed = system, seed
+        self.steps = experiment.training.steps
+        self.clock = Clock(0, 0.0)
+        self.info = ResultInfo(
+            system=system,
+            seed=seed,
+            options=experiment.as_dict()["systems"][system],
+            steps=self.steps,
+        )
+
+    def run(self) -> None:
+        """Play all segments that are still to play."""
+        if self._is_finished():
+            return
+        last = checkpoint.latest(self.folder)
+        self.clock = last.clock if last else self.clock
+        with Recorder.resume(self.folder, self.clock.step) as self.recorder:
+            info_file.write_info(self.folder, self.info)
+            with self._watching():
+                self.fabric.record, self.fabric.observe = self._record, self._show
+                how = "finished"
+                try:
+                    self._segments(last)
+                except TraceEnded as end:  # evaluated and kept as of the last checkpoint
+                    how, self.clock = "ended", Clock(self.clock.step, end.clock_s)
+                except KeyboardInterrupt:
+                    self.fabric.close()  # roles in other processes would go on recording
+                    self._end("interrupted", "stopped by a signal")
+                    raise Interrupted(
+                        f"stopped; the last checkpoint of {self.system} is at step {self.clock.step}; "
+                        f"go on with --resume {self.folder.parents[1]}"
+                    ) from None
+                except Exception as error:
+                    self.fabric.close()
+                    self._end("failed", str(error))
+                    raise
+            self._end(how)
+        checkpoint.remove(self.folder)
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Show the run's events to whoever watches them as they come."""
+        roles = self.experiment.roles_of(self.system)
+        goodput_mbit = {name: link.goodput_mbit for name, link in self.facts.network.items()}
+        label = f"{self.system}, seed {self.seed}"
+        with ExitStack() as stack:
+            progress = Progress(label, self.steps, roles, goodput_mbit, can_draw=self._can_draw)
+            self._watchers: list[Progress | Scalars] = [stack.enter_context(progress)]
+            if self.facts.tensorboard:
+                scalars = Scalars(self.folder, len(roles.workers), self.facts.started_at, self.clock.step)
+                self._watchers.append(stack.enter_context(scalars))
+            yield
+
+    def _is_finished(self) -> bool:
+        try:
+            return info_file.read_info(self.folder, ResultInfo).status in info_file.DONE
+        except InputError:
+            return False
+
+    def _segments(self, last: Checkpoint | None) -> None:
+        self.fabric.begin(self.system, self.seed, self.folder, self.clock.clock_s, last.folder if last else None)
+        if self.clock.step == 0:  # the events of a resumed run equal those of an uninterrupted one
+            self._record(RunStarted(time_s=0.0, step=0))
+        every = self.experiment.run.checkpoint_steps
+        while self.clock.step < self.steps:
+            stop_at = min((self.clock.step // every + 1) * every, self.steps)
+            clock_s = self.fabric.segment(stop_at)
+            self.clock = Clock(stop_at, clock_s)
+            checkpoint.write(self.folder, self.clock, self.fabric.save, self._evaluate)
+
+    def _evaluate(self, states_folder: Path) -> None:
+        """Evaluate the models of the states just saved; the last ones are kept."""
+        system = self.assembly.system(self.system, self.seed)
+        models = system.models(self.fabric.states(states_folder))
+        for name, weights in models.items():
+            result = self.assembly.evaluate(weights)
+            self._record(
+                Evaluated(
+                    time_s=self.clock.clock_s,
+                    step=self.clock.step,
+                    model=name,
+                    loss=result.loss,
+                    accuracy=result.accuracy,
+                    images=result.images,
+                )
+            )
+        if self.clock.step == self.steps:
+            self._keep(models)
+        self._record(Checkpointed(time_s=self.clock.clock_s, step=self.clock.step))
+
+    def _keep(self, models: dict[str, torch.Tensor]) -> None:
+        """The trained models, parameter by parameter: `np.load(...)["full/conv1.weight"]`."""
+        arrays = {
+            f"{name}/{layer.name}": weights[layer.slice].reshape(layer.shape).cpu().numpy()
+            for name, weights in models.items()
+            if "@" not in name
+            for layer in self.assembly.model.layout
+        }
+        with (self.folder / MODEL_FILE).open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+    def _record(self, event: Event) -> None:
+        self.recorder.record(event)
+        self._show(event)
+
+    def _show(self, event: Event) -> None:
+        for watcher in self._watchers:
+            watcher.see(event)
+
+    def _end(self, how: str, error: str = "") -> None:
+        self._record(RunEnded(time_s=self.clock.clock_s, step=self.clock.step, how=how, error=error))
+        self.info.status, self.info.error = how, error
+        self.recorder.finish()
+        info_file.write_info(self.folder, self.info)
+
+
+def _open_fabric(name: str, assembly: Assembly, device: str, scratch: Path) -> Fabric:
+    experiment = assembly.experiment
+
+    def check(network: Any) -> dict[str, Any]:
+        from testbed.fidelity import gate  # Mininet
+
+        return gate.check(network, used=experiment.roles.wan_pairs).record()
+
+    return FABRICS.find(name).open(Setting(assembly, device, scratch, check if experiment.run.gate else None))
+
+
+def new_id(fabric: str) -> str:
+    """What a run that begins now is called."""
+    return f"{datetime.now():%Y%m%d-%H%M%S}-{fabric}"
+
+
+def new_folder(parent: Path, run_id: str) -> Path:
+    """A folder nobody else has, also when two runs start in the same second."""
+    for suffix in ("", *(f"-{k}" for k in range(2, 100))):
+        folder = parent / (run_id + suffix)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be made: {error.strerror}; name another folder with --out") from None
+        return folder.resolve()
+    raise InputError(f"{parent}: a hundred runs started in one second; wait a moment")
+
+
+def _device_name(device: str) -> str:
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.startswith("cuda") else device
+
+
+def _torch_device(facts: RunInfo) -> str:
+    """The device as torch names it, from "cuda:0 (NVIDIA H100)"."""
+    return facts.device.partition(" ")[0] or "cpu"
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP stop a run as Ctrl-C does, where this is the thread that signals come to."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,130 @@
+"""A series of runs that differ in the keys of `[sweep]`: played one after the other, reported on together.
+
+A series is a folder with `series.json` and, for each point, an ordinary run in a folder named after it. Whatever
+ends it, each run that has begun keeps its records, and the series goes on from there. A system that nothing swept
+concerns is played once, where it would repeat to the bit; the other runs get a copy of its records.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from testbed.errors import InputError
+from testbed.experiment.load import Point, from_dict
+from testbed.fabrics.registry import FABRICS
+from testbed.files import write_whole
+from testbed.harness import session
+from testbed.record.info import DONE, ResultInfo, read_info
+from testbed.record.info import FILE_NAME as RUN_FILE
+from testbed.roles.compute import MEASURED
+
+FILE_NAME = "series.json"
+Report = Callable[[Path, Callable[[], None]], None]
+"""Plays the run in a folder by calling what it is given, and reports on it."""
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """What `series.json` holds: the points in order, and what was asked for on the command line."""
+
+    target: str
+    fabric: str
+    device: str
+    command: tuple[str, ...]
+    notes: tuple[str, ...]
+    points: dict[str, dict[str, Any]]  # label -> experiment
+    tensorboard: bool = False
+
+
+def is_series(folder: Path) -> bool:
+    """Whether `folder` holds a series rather than a run."""
+    return (folder / FILE_NAME).is_file()
+
+
+def begin(points: Sequence[Point], request: session.Request, run_id: str) -> Path:
+    """Make the folder of a series; `play` does the rest."""
+    folder = session.new_folder(request.results / request.target, run_id)
+    device = FABRICS.find(request.fabric).device
+    experiments = {point.label: point.experiment.on(device).as_dict() for point in points}
+    stored = Stored(
+        request.target,
+        request.fabric,
+        request.device,
+        request.command,
+        request.notes,
+        experiments,
+        request.tensorboard,
+    )
+    write_whole(folder / FILE_NAME, msgspec.json.format(msgspec.json.encode(stored), indent=1).decode() + "\n")
+    return folder
+
+
+def read(folder: Path) -> Stored:
+    """The series in `folder`.
+
+    Raises
+    ------
+    InputError
+        `series.json` is missing or damaged.
+    """
+    path = folder / FILE_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Stored)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); start the series anew") from None
+
+
+def play(folder: Path, jobs: int | None, report: Report) -> None:
+    """Play what is still to be played; `report` plays one run, given its folder and what does it, and reports on it."""
+    stored = read(folder)
+    for label, data in stored.points.items():
+        place = folder / label
+        if not (place / RUN_FILE).is_file():
+            notes = _share(folder, stored, label)
+            request = session.Request(
+                stored.target,
+                stored.fabric,
+                stored.device,
+                folder=place,
+                tensorboard=stored.tensorboard,
+                command=stored.command,
+                notes=(*stored.notes, *notes),
+            )
+            session.prepare(from_dict(data, str(folder / FILE_NAME)), request)
+        report(place, session.ready(place, jobs))
+
+
+def _share(folder: Path, stored: Stored, label: str) -> list[str]:
+    """Copy what an earlier run has of systems that are the same there; returns a note on each of them."""
+    data = stored.points[label]
+    if not FABRICS.find(stored.fabric).virtual_time or data["compute"]["device"] == MEASURED:
+        return []  # times would differ, if only by chance
+    notes = []
+    for system in data["systems"]:
+        concerning = _concerning(data, system)
+        first = next(point for point, other in stored.points.items() if _concerning(other, system) == concerning)
+        if first != label:
+            for seed in data["run"]["seeds"]:
+                _copy(folder / first / system / f"seed-{seed}", folder / label / system / f"seed-{seed}")
+            notes.append(f"{system} was played once, for {first}: nothing that was swept concerns it.")
+    return notes
+
+
+def _concerning(data: dict[str, Any], system: str) -> dict[str, Any]:
+    """An experiment with this system alone."""
+    return {**data, "systems": {system: data["systems"].get(system)}}
+
+
+def _copy(source: Path, place: Path) -> None:
+    """Whole or not at all: half a copy would be taken for a run to resume."""
+    if place.exists():
+        return
+    assert read_info(source, ResultInfo).status in DONE, "a series ends with the first run that fails"
+    half = place.with_name(f".{place.name}")
+    shutil.rmtree(half, ignore_errors=True)
+    shutil.copytree(source, half)
+    half.rename(place)

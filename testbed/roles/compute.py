@@ -1,0 +1,78 @@
+"""What a computation costs: the time this machine took, or the time a named device would take.
+
+A device is described by three sourced figures in `devices.toml`: the rate it reaches on training arithmetic,
+the rate at which it moves memory, and the time to launch one computation. A plug-in adds one with
+`DEVICES.add("mine", Device(...), __name__)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from testbed.errors import InputError, nearest
+from testbed.plugins import Registry
+
+TABLE = Path(__file__).with_name("devices.toml")
+AUTO = "auto"  # what suits the fabric: measured where time is real, `MODELLED` where it is virtual
+MEASURED = "measured"
+MODELLED = "m60"  # WeightGrad's own device (KDD 2020, 5.1)
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much a computation does, for a modelled device: floating-point operations and bytes of memory moved.
+
+    `codec` marks the coding of what is sent, which the records keep apart from the rest of a step's compute time.
+    """
+
+    flops: float = 0.0
+    nbytes: float = 0.0
+    codec: bool = False
+
+
+class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A modelled device; every rate is what training reaches, not the data sheet's peak."""
+
+    gflops: float
+    memory_gbyte_s: float
+    launch_ms: float
+    source: str
+
+    def seconds(self, work: Work) -> float:
+        """Time for `work`."""
+        arithmetic_s = work.flops / (self.gflops * 1e9)
+        memory_s = work.nbytes / (self.memory_gbyte_s * 1e9)
+        return self.launch_ms / 1e3 + arithmetic_s + memory_s
+
+
+DEVICES: Registry[Device] = Registry("device")
+"""All modelled devices by name."""
+
+for _name, _device in msgspec.toml.decode(TABLE.read_bytes(), type=dict[str, Device]).items():
+    DEVICES.add(_name, _device, __name__)
+
+
+@dataclass(frozen=True)
+class ComputeModel:
+    """Where the time of `node.compute` comes from; `device` None means measured."""
+
+    name: str
+    device: Device | None
+
+
+def compute_model(name: str) -> ComputeModel:
+    """The model called `name`: "measured" (which "auto" is until a fabric is chosen) or a device.
+
+    Raises
+    ------
+    InputError
+        No such device.
+    """
+    if name in (AUTO, MEASURED):
+        return ComputeModel(MEASURED, None)
+    if name not in DEVICES:
+        raise InputError(f"compute.device: no device '{name}'{nearest(name, [AUTO, MEASURED, *DEVICES])}")
+    return ComputeModel(name, DEVICES[name])

@@ -1,0 +1,93 @@
+"""Who takes part in a run and who talks to whom.
+
+In the `tree` workers talk to their region's LPS over the LAN and LPSs to the GS over the WAN; where a system's LPSs
+exchange with each other instead (Gaia), they are a `mesh` on top. In the `flat` topology every worker talks to the GS.
+
+Names: a role is "<region>/<role>", which is its host's name too; role is one of "w0", "w1", ..., "lps", "gs".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from testbed.wan.plan import region_of
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The roles of one run.
+
+    Parameters
+    ----------
+    regions : regions that hold data; each has `workers_per_region` workers and, in the tree, one LPS
+    workers_per_region : at most 5 in the tree (WeightGrad, Appendix B.2)
+    server_region : where the global server stands; it may be one of `regions`
+    kind : "tree" or "flat"
+    mesh : LPSs are also each other's neighbours
+    """
+
+    regions: tuple[str, ...]
+    workers_per_region: int
+    server_region: str
+    kind: Literal["tree", "flat"] = "tree"
+    mesh: bool = False
+
+    @cached_property
+    def workers(self) -> tuple[str, ...]:
+        """All workers; a worker's place in this tuple is its index in the run."""
+        return tuple(name for region in self.regions for name in self.workers_of(region))
+
+    @cached_property
+    def lpss(self) -> tuple[str, ...]:
+        """All LPSs; none in the flat topology."""
+        if self.kind == "flat":
+            return ()
+        return tuple(f"{region}/lps" for region in self.regions)
+
+    @property
+    def global_server(self) -> str:
+        return f"{self.server_region}/gs"
+
+    @cached_property
+    def all(self) -> tuple[str, ...]:
+        return (self.global_server, *self.lpss, *self.workers)
+
+    @property
+    def wan_pairs(self) -> frozenset[tuple[str, str]]:
+        """The directed pairs of regions that some role sends over."""
+        pairs = ((region_of(name), region_of(peer)) for name in self.all for peer in self.neighbours(name))
+        return frozenset((src, dst) for src, dst in pairs if src != dst)
+
+    def workers_of(self, region: str) -> tuple[str, ...]:
+        return tuple(f"{region}/w{k}" for k in range(self.workers_per_region))
+
+    def stream_of(self, name: str) -> int:
+        """A number of the role's own, which keys its random draws: a worker's index, then LPSs, then the GS."""
+        return (*self.workers, *self.lpss, self.global_server).index(name)
+
+    def server_of(self, name: str) -> str | None:
+        """Whom `name` sends to: a worker to its LPS (flat: to the GS), an LPS to the GS, the GS to nobody."""
+        if name == self.global_server:
+            return None
+        nearest = f"{region_of(name)}/lps"
+        return nearest if nearest in self.lpss and name != nearest else self.global_server
+
+    def clients_of(self, name: str) -> tuple[str, ...]:
+        """Whose server `name` is, in a fixed order."""
+        if name == self.global_server:
+            return self.lpss or self.workers
+        return self.workers_of(region_of(name)) if name in self.lpss else ()
+
+    def neighbours(self, name: str) -> tuple[str, ...]:
+        """The roles that `name` exchanges messages with, in a fixed order."""
+        server = self.server_of(name)
+        others = tuple(lps for lps in self.lpss if lps != name) if self.mesh and name in self.lpss else ()
+        return (*([server] if server else ()), *self.clients_of(name), *others)
+
+
+def kind_of(name: str) -> str:
+    """The kind of a role by its host name: "worker", "lps" or "gs"."""
+    role = name.rpartition("/")[2]
+    return role if role in ("lps", "gs") else "worker"

@@ -1,0 +1,93 @@
+"""Systems in which each region trains a copy of its own: synchronous inside, something cheaper across the WAN.
+
+Inside a region every step is synchronous SGD with the parameters at the LPS: workers send their gradients in
+float32, the LPS makes one update with their mean and sends the weights back. What the LPSs then tell each other
+is the system's own part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from testbed.codecs.floats import Float32
+from testbed.learning.optimizer import EMA
+from testbed.message import Message
+from testbed.roles.node import Node
+from testbed.systems.protocols.base import System, Task
+from testbed.wan.plan import region_of
+
+
+@dataclass
+class WorkerState:
+    """`weights` are those its LPS sent last."""
+
+    step: int
+    weights: torch.Tensor
+
+
+@dataclass
+class Copy:
+    """A region's copy of the model at its LPS: the part of the state that all these systems share."""
+
+    step: int
+    weights: torch.Tensor
+    optimizer: Any  # its state
+    ema: EMA | None
+
+
+class RegionalSystem(System):
+    """The worker, the LPS's update and the models; a subclass adds `lps` and `global_server`."""
+
+    topologies = ("tree",)
+
+    def __init__(self, task: Task, options: Any) -> None:
+        super().__init__(task, options)
+        self.floats = Float32(task.layout)
+
+    async def worker(self, node: Node, state: WorkerState) -> None:
+        learner = self.task.learner(self.worker_index(node))
+        async for step in node.steps(state):
+            loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
+            buffers = await node.compute(self.task.passes(2, codec=True), self.floats.encode, gradient)
+            await node.send(node.lps, Message("gradient", step, buffers))
+            answer = await node.recv(node.lps)
+            state.weights = await node.compute(self.task.passes(2), self.floats.decode, answer.buffers)
+            node.step_done(step, loss)
+
+    def copy_parts(self) -> tuple[int, torch.Tensor, Any, EMA | None]:
+        """What a `Copy` starts with."""
+        weights, training = self.task.initial.clone(), self.task.training
+        ema = EMA.of(weights, training.ema_decay) if training.ema_decay is not None else None
+        return 0, weights, training.optimizer.start(weights), ema
+
+    def update(self, state: Copy, gradients: Sequence[Message], step: int, workers: int) -> torch.Tensor:
+        """One update with the sum of the region's gradients over `workers`; returns the weights' change."""
+        total = self.floats.decode(gradients[0].buffers)
+        for message in gradients[1:]:
+            total.add_(self.floats.decode(message.buffers))
+        change = state.weights.neg()
+        self.task.training.optimizer.update(
+            state.optimizer, state.weights, total.div_(workers), self.task.rate_at(step)
+        )
+        if state.ema is not None:
+            state.ema.update(state.weights)
+        return change.add_(state.weights)
+
+    def weights_message(self, state: Copy, step: int) -> Message:
+        """What the LPS answers its workers."""
+        return Message("weights", step, self.floats.encode(state.weights))
+
+    def models(self, states: Mapping[str, Copy]) -> dict[str, torch.Tensor]:
+        """The mean of the regions' copies, each copy, and the mean of their moving averages where they are kept."""
+        copies = {region_of(name): states[name] for name in self.task.roles.lpss}
+        models = {"full": torch.stack([copy.weights for copy in copies.values()]).mean(0)}
+        averages = [copy.ema.average for copy in copies.values() if copy.ema is not None]
+        if averages:
+            models["ema"] = torch.stack(averages).mean(0)
+        if len(copies) > 1:
+            models |= {f"full@{region}": copy.weights for region, copy in copies.items()}
+        return models

@@ -1,0 +1,229 @@
+"""The command line from end to end on the virtual fabric."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from small_runs import PLAIN, plain, toml, use_small_data
+
+from testbed.cli import main
+from testbed.learning.records import Records
+from testbed.record.info import RunInfo, read_info
+
+Output = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str]) -> Output:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        return code, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(toml(PLAIN))
+    return path
+
+
+@pytest.fixture(scope="module")
+def one_run(small_batches: list[Records], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of all three systems, for `finished` to copy."""
+    scratch = tmp_path_factory.mktemp("one-run")
+    (scratch / "mine.toml").write_text(toml(PLAIN))
+    with pytest.MonkeyPatch.context() as patch:
+        use_small_data(patch, small_batches, scratch / "data")
+        assert main(["run", str(scratch / "mine.toml"), "--out", str(scratch / "results")]) == 0
+    return next((scratch / "results" / "mine").iterdir())
+
+
+@pytest.fixture
+def finished(small_data: None, one_run: Path, tmp_path: Path) -> Path:
+    """The folder of a finished run of all three systems, the test's own."""
+    return Path(shutil.copytree(one_run, tmp_path / "results" / "mine" / one_run.name))
+
+
+def test_a_run_from_file_to_report(small_data: None, command: Output, file: Path, tmp_path: Path) -> None:
+    code, stdout, stderr = command("run", file, "--out", tmp_path / "results")
+    assert code == 0
+    [folder] = (tmp_path / "results" / "mine").iterdir()
+    assert re.fullmatch(r"\d{8}-\d{6}-virtual", folder.name)
+    assert f"table: {folder}/summary.md" in stdout
+    assert f"plot:  {folder}/comparison.png" in stdout
+    assert f"page:  make report RUN={folder}" in stdout
+    for system in ("Baseline", "TernGrad", "WeightGrad"):
+        assert system in stdout
+    assert "baseline, seed 0: step 8/8" in stderr
+    assert "\x1b[" not in stdout + stderr, "no colours or progress bars where the output is not a terminal"
+    summary = pd.read_csv(folder / "summary.csv")
+    assert list(summary.system) == ["baseline", "terngrad", "weightgrad"]
+    assert list(summary.steps) == [8, 8, 8]
+    assert summary.wan_bytes[0] > summary.wan_bytes[1] > summary.wan_bytes[2] > 0
+    model = np.load(folder / "weightgrad" / "seed-0" / "model.npz")
+    assert {name: model[name].shape for name in model.files if name.startswith("quantized")} == {
+        "quantized/hidden.weight": (32, 108),
+        "quantized/hidden.bias": (32,),
+        "quantized/output.weight": (10, 32),
+        "quantized/output.bias": (10,),
+    }
+
+
+def test_options_end_up_in_the_record(small_data: None, command: Output, file: Path, tmp_path: Path) -> None:
+    options = ["--systems", "terngrad baseline", "--seeds", "3,4", "--set", "training.steps=2", "--fabric", "virtual"]
+    code, _, _ = command("run", file, "--out", tmp_path / "results", *options)
+    assert code == 0
+    [folder] = (tmp_path / "results" / "mine").iterdir()
+    facts = read_info(folder, RunInfo)
+    assert (facts.systems, facts.seeds, facts.fabric) == (["terngrad", "baseline"], [3, 4], "virtual")
+    assert facts.experiment["training"]["steps"] == 2
+    assert facts.data.stand_in
+    assert facts.compute == "m60"
+    assert sorted(str(path.relative_to(folder).parent) for path in folder.glob("*/*/model.npz")) == [
+        "baseline/seed-3",
+        "baseline/seed-4",
+        "terngrad/seed-3",
+        "terngrad/seed-4",
+    ]
+
+
+@pytest.mark.slow
+def test_plot_makes_the_report_again_from_the_records_alone(finished: Path, command: Output) -> None:
+    before = {name: (finished / name).read_bytes() for name in ("summary.csv", "summary.md")}
+    for name in (*before, "comparison.png"):
+        (finished / name).unlink()
+    code, stdout, _ = command("plot", finished, "--format", "png")
+    assert code == 0
+    assert "WeightGrad" in stdout
+    assert {name: (finished / name).read_bytes() for name in before} == before
+    assert (finished / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_compare_sets_runs_side_by_side(finished: Path, command: Output) -> None:
+    code, stdout, _ = command("compare", finished)
+    assert code == 0
+    assert all(system in stdout for system in ("Baseline", "TernGrad", "WeightGrad"))
+
+
+@pytest.mark.parametrize("name", ["plot", "compare"])
+def test_a_run_that_is_not_there(command: Output, name: str, tmp_path: Path) -> None:
+    code, stdout, stderr = command(name, tmp_path / "nothing")
+    assert (code, stdout) == (2, "")
+    assert re.fullmatch(r"testbed: error: [^\n]*nothing[^\n]*\n", stderr)
+
+
+def test_clean_deletes_what_killed_runs_left_and_nothing_else(finished: Path, command: Output) -> None:
+    results = finished.parents[1]
+    left = finished / "baseline" / "seed-0" / "checkpoint-4.tmp"
+    left.mkdir()
+    (left / "half.npz").touch()
+    (results / "other" / "20260101-000000-virtual").mkdir(parents=True)
+    files = {path for path in finished.rglob("*") if path.is_file() and left not in path.parents}
+    code, stdout, _ = command("clean", "--out", results)
+    assert code == 0
+    assert not left.exists()
+    assert not (results / "other" / "20260101-000000-virtual").exists()
+    assert {path for path in finished.rglob("*") if path.is_file()} == files
+    assert stdout.count("deleted") == 2
+
+
+def test_resuming_names_what_it_cannot_resume(command: Output, tmp_path: Path) -> None:
+    code, _, stderr = command("run", "--resume", tmp_path)
+    assert code == 2
+    assert stderr == f"testbed: error: {tmp_path}/run.json: No such file or directory\n"
+
+
+def test_resuming_on_other_data_is_refused(
+    finished: Path, command: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = finished / "run.json"
+    path.write_text(path.read_text().replace('"stand_in": true', '"stand_in": false'))
+    code, _, stderr = command("run", "--resume", finished)
+    assert code == 2
+    assert "start a new run" in stderr
+
+
+def test_run_needs_an_experiment_or_a_run_but_not_both(command: Output, file: Path, tmp_path: Path) -> None:
+    code, _, stderr = command("run")
+    assert (code, "name an experiment, e.g. testbed run cifarnet" in stderr) == (2, True)
+    code, _, stderr = command("run", file, "--resume", tmp_path)
+    assert (code, "not both" in stderr) == (2, True)
+
+
+def test_a_role_that_fails_ends_the_run_with_its_name_and_the_traceback_in_the_log(
+    small_data: None, command: Output, tmp_path: Path
+) -> None:
+    path = tmp_path / "diverges.toml"
+    training = {"schedule": {"kind": "constant", "rate": 1e6}, "steps": 60}
+    path.write_text(toml(plain(training=training, systems={"terngrad": {}})))
+    code, stdout, stderr = command("run", path, "--out", tmp_path / "results")
+    assert code == 1
+    errors = stderr[stderr.index("testbed: error: ") :].splitlines()
+    assert re.match(r"testbed: error: us-\w+-1/w\d failed: layer \w+\.weight: NaN or infinity", errors[0])
+    assert errors[1].startswith("Traceback")
+    [folder] = (tmp_path / "results" / "diverges").iterdir()
+    assert "NaN or infinity" in (folder / "terngrad" / "seed-0" / "run.json").read_text()
+    assert (folder / "summary.md").exists()
+    assert "summary.md" in stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["run"], ["plot"], ["compare"], ["clean"]], ids=["testbed", "run", "plot", "compare", "clean"]
+)
+def test_help(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--help"])
+    assert ended.value.code == 0
+    text = capfd.readouterr().out
+    assert text.startswith("usage: testbed")
+    assert "example" in text
+
+
+@pytest.mark.parametrize("arguments", [["rnu"], ["run", "x", "--seeds", "a"], []])
+def test_a_wrong_command_line_exits_with_2(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: testbed" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_is_no_traceback(finished: Path) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "testbed", "plot", str(finished)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(60) == 1
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
+
+
+def test_resume_refuses_what_it_would_ignore(tmp_path, capsys):
+    assert main(["run", "--resume", str(tmp_path), "--set", "training.steps=5", "--systems", "baseline"]) == 2
+    message = capsys.readouterr().err
+    assert "--systems, --set" in message and "Traceback" not in message
+
+
+def test_programs_are_found_where_an_ordinary_users_path_does_not_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/opt/own/bin:/usr/bin")
+    main(["profile", "list"])
+    assert os.environ["PATH"] == "/opt/own/bin:/usr/bin:/usr/sbin:/sbin"
+    main(["profile", "list"])
+    assert os.environ["PATH"].count("/usr/sbin") == 1

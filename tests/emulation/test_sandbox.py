@@ -1,0 +1,112 @@
+"""A command in its own namespaces: it sees only itself, gets each signal once, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from emulation_runner import answer, scenario, supervised
+
+from testbed.emulation import sandbox
+from testbed.errors import NetworkError
+
+pytestmark = [pytest.mark.emulation, pytest.mark.usefixtures("emulation")]
+
+MARK = "TESTBED_TEST_MARK"
+
+
+def marked(mark: str) -> list[str]:
+    """Command lines of the processes on this machine that inherited a mark."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+def interfaces() -> set[str]:
+    return {path.name for path in Path("/sys/class/net").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (["true"], 0),
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "kill -TERM $$"], 128 + signal.SIGTERM),
+        (["no-such-command"], 127),
+    ],
+)
+def test_the_exit_status_is_the_commands(command: list[str], status: int) -> None:
+    assert sandbox.run(command) == status
+
+
+def test_the_command_is_alone_with_a_loopback_interface_and_is_root_there() -> None:
+    script = "ps -e -o pid= | wc -l; ls /sys/class/net /run; id -u; ip -br address show lo"
+    done = subprocess.run(supervised("sh", "-c", script), capture_output=True, text=True, check=True)
+    processes, *rest = done.stdout.split("\n")
+    assert int(processes) <= 4  # process 1, the shell, ps, wc
+    assert "127.0.0.1/8" in done.stdout
+    assert "0" in rest
+
+
+def test_it_knows_whether_it_is_inside() -> None:
+    assert not sandbox.inside()
+    script = "from testbed.emulation import sandbox as s; raise SystemExit(0 if s.inside() else 1)"
+    assert sandbox.run([sys.executable, "-c", script]) == 0
+
+
+def test_the_network_is_refused_outside() -> None:
+    from testbed.emulation.network import EmulatedNetwork
+    from testbed.wan.plan import NetworkPlan
+    from testbed.wan.profile import Link, Profile
+
+    with pytest.raises(NetworkError, match=r"sandbox\.run"):
+        EmulatedNetwork(NetworkPlan(("a/w0",), Profile("p", "p", ("a",), Link(1000, 0.2), {})))
+
+
+def test_orphans_end_with_the_command() -> None:
+    mark = uuid.uuid4().hex
+    script = "(setsid sleep 300 &) ; exit 0"
+    assert sandbox.run(["sh", "-c", script], env={**os.environ, MARK: mark}) == 0
+    assert not marked(mark)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_supervisors_group_reaches_the_command_once(number: signal.Signals) -> None:
+    """As a terminal's Ctrl-C does it: the whole foreground group is signalled."""
+    command = scenario("signals")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as process:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+        os.killpg(process.pid, number)
+        assert process.stdout.read() == f'{{"signals": [{int(number)}]}}\n'
+    assert process.returncode == 0
+
+
+def test_nothing_is_left_after_kill_9() -> None:
+    before, mark = interfaces(), uuid.uuid4().hex
+    command = scenario("hold")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, MARK: mark}) as process:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+        assert len(marked(mark)) > 8  # supervisor, unshare, process 1, probe, nodes, delay line
+        process.kill()
+    deadline = time.monotonic() + 20
+    while marked(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert marked(mark) == []
+    assert interfaces() == before
+
+
+def test_an_ordinary_user_needs_no_privilege(ordinary: tuple[list[str], dict[str, str]]) -> None:
+    python, env = ordinary
+    seen = answer([*python[:-1], *scenario("refused", python=python[-1])], env=env)
+    assert "no link" in seen

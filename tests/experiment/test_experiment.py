@@ -1,0 +1,271 @@
+"""The experiment file: everything that can be wrong in it is one line that says where, what, and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import PLAIN, plain, toml
+
+from testbed.cli import main
+from testbed.errors import InputError
+from testbed.experiment import load as experiment_file
+from testbed.systems import SYSTEMS
+from testbed.systems.terngrad import TernGradOptions
+from testbed.wan import profile as profiles
+
+Refuse = Callable[..., str]
+
+
+@pytest.fixture
+def refuse(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Refuse:
+    """Give a file (its text, or plain data) and options to `testbed run`; returns the one line it ends with."""
+
+    def check(content: str | dict[str, Any] = PLAIN, *options: str) -> str:
+        path, out = tmp_path / "mine.toml", tmp_path / "results"
+        path.write_text(content if isinstance(content, str) else toml(content))
+        code = main(["run", str(path), "--out", str(out), *options])
+        stdout, stderr = capfd.readouterr()
+        assert code == 2
+        assert stdout == ""
+        assert not out.exists()
+        assert re.fullmatch(r"testbed: error: [^\n]+\n", stderr)
+        return stderr.removeprefix("testbed: error: ").rstrip().replace(str(path), "mine.toml")
+
+    return check
+
+
+# (key.path = value laid over a correct file, what the line says)
+WRONG = [
+    ("training.stepz=3", "mine.toml: unknown key 'training.stepz'; did you mean 'steps'? known: augment, batch_size"),
+    ("topolgy.profile=x", "mine.toml: unknown key 'topolgy'; did you mean 'topology'? known: compute, data, model"),
+    ("training.schedule={kind='constant', rat=1}", "unknown key 'training.schedule.rat'; did you mean 'rate'?"),
+    ("systems.weightgrad.t_locl_s=1", "unknown key 'systems.weightgrad.t_locl_s'; did you mean 't_local_s'?"),
+    ("training.steps=0", "mine.toml: training.steps is 0: expected int >= 1"),
+    ("training.steps=many", "mine.toml: training.steps is 'many': expected int, got str"),
+    ("training.steps=1.5", "mine.toml: training.steps is 1.5: expected int, got float"),
+    ("data=[]", "mine.toml: data is []: expected object, got array"),
+    ("systems.baseline=3", "mine.toml: systems.baseline is 3: expected object, got int"),
+    ("systems.terngrad.clip=wide", "mine.toml: systems.terngrad.clip is 'wide': expected float, got str"),
+    (
+        "systems.weightgad={}",
+        "systems.weightgad: unknown system 'weightgad'; did you mean 'weightgrad'? known: ",
+    ),
+    (
+        "topology.profile=weightgrad",
+        "topology.profile: no profile 'weightgrad'; did you mean 'weightgrad-ec2'? known: ",
+    ),
+    ("topology.regions=['us-west-9']", "topology.regions: profile weightgrad-ec2 has no region 'us-west-9'; did you"),
+    ("topology.regions=['us-east-1', 'us-east-1']", "mine.toml: topology.regions: a region is named twice"),
+    ("topology.regions=[]", "mine.toml: topology.regions is []: expected array of length >= 1"),
+    ("topology.server_region=mars", "topology.server_region: profile weightgrad-ec2 has no region 'mars'; known: us-"),
+    (
+        "topology.workers_per_region=6",
+        "mine.toml: topology.workers_per_region: an LPS serves at most 5; use more regions, or flat",
+    ),
+    ("topology.kind=flat", "mine.toml: systems.weightgrad: topology.kind is 'flat'; it needs 'tree'"),
+    ("network.tcp_window_kb=1", "mine.toml: network.tcp_window_kb is 1: expected float >= 1.448"),
+    ("network.slowstart=true", "mine.toml: unknown key 'network.slowstart'; did you mean 'slow_start'?"),
+    ("topology.trace=nowhere.csv", "mine.toml: topology.trace: nowhere.csv: "),
+    ("model.name=tiney", "mine.toml: model.name: no model 'tiney'; did you mean 'tiny'? known: "),
+    ("data.dataset=cifar", "mine.toml: data.dataset: no data set 'cifar'; did you mean 'cifar10'? known: cifar10"),
+    ("data.split=dirichlet", "mine.toml: data.alpha: needed with split = 'dirichlet'"),
+    ("data.split=idd", "mine.toml: data.split is 'idd'; did you mean 'iid'? known: dirichlet, iid"),
+    ("compute.device=m61", "mine.toml: compute.device: no device 'm61'; did you mean 'm60'? known: auto,"),
+    ("compute.dilation=autoo", "compute.dilation is 'autoo'; did you mean 'auto'? known: a number, auto"),
+    ("compute.dilation=0", "mine.toml: compute.dilation is 0: expected float > 0.0"),
+    ("training.batch_size=18", "training.batch_size is 18; it must be a multiple of the 4 workers, for example 16"),
+    ("training.schedule={kind='constant', rate=0}", "training.schedule.rate is 0: expected float > 0.0"),
+    ("training.schedule.kind=constnt", "training.schedule.kind is 'constnt'; did you mean 'constant'? known: constant"),
+    ("training.optimizer.kind=rmsprop", "training.optimizer.kind is 'rmsprop'; known: adam, sgd"),
+    ("training.schedule={rate=1}", "mine.toml: training.schedule.kind is missing; it must be set"),
+    ("systems.weightgrad.rate=-1", "mine.toml: systems.weightgrad.rate is -1: expected float > 0.0"),
+    ("systems.weightgrad.aggregate=mean", "systems.weightgrad.aggregate is 'mean'; known: average, serial"),
+    (
+        "run.fabric=virtuall",
+        "run.fabric: unknown fabric 'virtuall'; did you mean 'virtual'? known: auto, mininet, virtual",
+    ),
+    ("run.seeds=[]", "mine.toml: run.seeds is []: expected array of length >= 1"),
+    ("run.seeds=[0, -1]", "mine.toml: run.seeds[1] is -1: expected int >= 0"),
+    ("run.seeds=[1, 1]", "mine.toml: run.seeds: a seed is named twice"),
+    ("run.seeds=[18446744073709551616]", "mine.toml: run.seeds is 18446744073709551616: it must fit into 64 bits"),
+    ("target.accuracy=1.1", "mine.toml: target.accuracy is 1.1: expected float <= 1.0"),
+    ("run.link_interval_s=nan", "mine.toml: run.link_interval_s is nan: expected float > 0.0"),
+]
+
+
+@pytest.mark.parametrize(("override", "line"), WRONG, ids=[override for override, _ in WRONG])
+def test_what_is_wrong_is_one_line(refuse: Refuse, override: str, line: str) -> None:
+    assert line in refuse(PLAIN, "--set", override)
+
+
+@pytest.mark.parametrize("table", ["training", "topology", "systems"])
+def test_a_missing_table_is_named(refuse: Refuse, table: str) -> None:
+    data = {name: value for name, value in PLAIN.items() if name != table}
+    assert refuse(data) == f"mine.toml: {table} is missing; it must be set"
+
+
+def test_a_missing_key_is_named(refuse: Refuse) -> None:
+    topology = {key: value for key, value in PLAIN["topology"].items() if key != "server_region"}
+    assert refuse({**PLAIN, "topology": topology}) == "mine.toml: topology.server_region is missing; it must be set"
+
+
+def test_no_systems(refuse: Refuse) -> None:
+    assert refuse(plain(systems={})) == f"mine.toml: [systems] is empty; known: {', '.join(sorted(SYSTEMS))}"
+
+
+def test_not_toml(refuse: Refuse) -> None:
+    assert refuse("[training\n").startswith("mine.toml: not valid TOML: Expected")
+
+
+def test_not_text(refuse: Refuse, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    assert main(["run", str(tmp_path / "binary.toml")]) == 2
+    assert "not valid TOML" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "line"), [("cifarnett", "did you mean 'cifarnet'?"), ("gone.toml", "known: ")])
+def test_no_such_experiment(capfd: pytest.CaptureFixture[str], name: str, line: str) -> None:
+    assert main(["run", name]) == 2
+    assert f"testbed: error: no experiment '{name}'" in (error := capfd.readouterr().err)
+    assert line in error
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("training.steps", "--set training.steps: write it as key.path=value, e.g. training.steps=50"),
+        ("=4", "--set =4: write it as key.path=value"),
+        ("training.steps.x=4", "mine.toml: training.steps.x: steps is not a table"),
+    ],
+)
+def test_a_bad_override(refuse: Refuse, override: str, line: str) -> None:
+    assert refuse(PLAIN, "--set", override).startswith(line)
+
+
+def test_a_table_that_is_none(refuse: Refuse) -> None:
+    assert refuse({**PLAIN, "systems": 3}, "--systems", "baseline") == "mine.toml: systems is 3: it must be a table"
+    assert refuse({**PLAIN, "run": 3}, "--seeds", "1") == "mine.toml: run is 3: it must be a table"
+
+
+def test_a_device_that_is_not_there(refuse: Refuse) -> None:
+    assert "device 'gpu' is unknown; use cpu" in refuse(PLAIN, "--fabric", "virtual", "--device", "gpu")
+
+
+def test_results_cannot_lie_in_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(toml(PLAIN))
+    assert main(["run", str(path), "--out", str(path / "results")]) == 2
+    assert "is no folder; name another with --out" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("row", "line"),
+    [
+        ("a,b,0,1,s,", "wan.csv:2: goodput_mbit is 0; a rate must be above 0"),
+        ("a,b,fast,1,s,", "wan.csv:2: goodput_mbit is 'fast'; it must be a number"),
+        ("a,b,5,-1,s,", "wan.csv:2: rtt_ms is -1; it must not be negative"),
+    ],
+)
+def test_a_wrong_figure_in_the_profile_is_named(refuse: Refuse, tmp_path: Path, row: str, line: str) -> None:
+    (tmp_path / "wan.toml").write_text(
+        'title = ""\nlan = {goodput_mbit = 1000, rtt_ms = 0.2}\n[sources]\ns = "measured"'
+    )
+    (tmp_path / "wan.csv").write_text(f"{','.join(profiles.COLUMNS)}\n{row}\nb,a,5,1,s,\n")
+    error = refuse(plain(topology={"profile": str(tmp_path / "wan.toml")}))
+    assert error.startswith("mine.toml: topology.profile: ")
+    assert line in error
+
+
+def test_a_wrong_rate_in_the_file_itself(refuse: Refuse) -> None:
+    training = {"schedule": {"kind": "polynomial", "rate": -0.1}}
+    assert refuse(plain(training=training)) == "mine.toml: training.schedule.rate is -0.1: expected float > 0.0"
+
+
+# What a correct file means
+
+
+def load(tmp_path: Path, data: dict[str, Any], *args: Any, **more: Any) -> experiment_file.Experiment:
+    path = tmp_path / "mine.toml"
+    path.write_text(toml(data))
+    changes = [experiment_file.parse_changes(each) for each in args]
+    [point] = experiment_file.load(str(path), *changes, **more)
+    return point.experiment
+
+
+def test_the_example_says_what_it_is() -> None:
+    loaded = experiment_file.load("cifarnet")[0].experiment
+    assert list(loaded.systems) == ["baseline", "terngrad", "weightgrad"]
+    assert loaded.roles.regions == ("us-west-1", "us-east-1")
+    assert len(loaded.roles.workers) == 8
+    assert loaded.roles.global_server == "us-east-2/gs"
+    assert experiment_file.load("cifarnet", scale="paper")[0].experiment.training.steps == 50_000
+
+
+def test_left_out_tables_have_defaults(tmp_path: Path) -> None:
+    data = {name: PLAIN[name] for name in ("topology", "training", "systems")}
+    loaded = load(tmp_path, data)
+    assert (loaded.model.name, loaded.data.dataset, loaded.compute.device) == ("cifarnet", "cifar10", "auto")
+    assert loaded.run.seeds == [0]
+
+
+SCALED = {**PLAIN, "scale": {"large": {"training": {"steps": 90}, "run": {"checkpoint_steps": 30}}}}
+
+
+def test_a_scale_changes_only_what_it_names(tmp_path: Path) -> None:
+    assert load(tmp_path, SCALED).training.steps == 8
+    large = load(tmp_path, SCALED, scale="large")
+    assert (large.training.steps, large.training.batch_size, large.run.checkpoint_steps) == (90, 16, 30)
+
+
+def test_an_override_wins_over_a_scale_and_the_last_one_over_all(tmp_path: Path) -> None:
+    overrides = ["training.steps=70", "training.steps=71", "title=a = b"]
+    loaded = load(tmp_path, SCALED, overrides, scale="large")
+    assert (loaded.training.steps, loaded.title, loaded.run.checkpoint_steps) == (71, "a = b", 30)
+
+
+@pytest.mark.parametrize(
+    ("scale", "line"),
+    [
+        ({"large": {"training": {"stepz": 1}}}, "unknown key 'scale.large.training.stepz'; did you mean 'steps'?"),
+        ({"large": 3}, "scale.large is 3: it must be a table"),
+        (3, "scale is 3: it must be a table"),
+    ],
+)
+def test_a_wrong_scale_is_found_even_when_it_is_not_taken(refuse: Refuse, scale: Any, line: str) -> None:
+    assert line in refuse({**PLAIN, "scale": scale})
+
+
+def test_no_such_scale(refuse: Refuse) -> None:
+    assert "no [scale.lagre]; did you mean 'large'? known: large" in refuse(SCALED, "--scale", "lagre")
+    assert refuse(PLAIN, "--scale", "paper") == "mine.toml: no [scale.paper] or any other"
+
+
+def test_systems_and_seeds_can_be_selected(tmp_path: Path) -> None:
+    data = plain(systems={"baseline": {}, "terngrad": {"clip": 3.0}})
+    loaded = load(tmp_path, data, systems=["weightgrad", "terngrad"], seeds=[4, 5])
+    assert list(loaded.systems) == ["weightgrad", "terngrad"]
+    assert loaded.systems["terngrad"] == TernGradOptions(clip=3.0)
+    assert loaded.run.seeds == [4, 5]
+
+
+def test_an_unknown_system_can_not_be_selected(refuse: Refuse) -> None:
+    assert "unknown system 'basline'; did you mean 'baseline'?" in refuse(PLAIN, "--systems", "basline")
+
+
+def test_as_dict_and_from_dict_are_inverse(tmp_path: Path) -> None:
+    training = {
+        "optimizer": {"kind": "adam", "beta1": 0.8},
+        "schedule": {"kind": "staircase", "rate": 0.2},
+        "ema_decay": 0.99,
+    }
+    loaded = load(tmp_path, plain(training=training, data={"split": "dirichlet", "alpha": 0.5}))
+    assert experiment_file.from_dict(loaded.as_dict(), "again") == loaded
+
+
+def test_errors_of_a_library_call_name_their_source() -> None:
+    with pytest.raises(InputError, match=r"^run\.json: training\.steps is 0: "):
+        experiment_file.from_dict(plain(training={"steps": 0}), "run.json")

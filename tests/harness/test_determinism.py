@@ -1,0 +1,106 @@
+"""The same seed gives the same run, byte for byte; short runs' numbers are kept in `golden/`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import EXCHANGING, experiment, play, start
+
+from testbed.experiment.assembly import Assembly
+from testbed.harness import session as run
+from testbed.harness.checkpoint import PREFIX
+from testbed.record.events import Evaluated, Exchange, LinkBytes, StepDone
+from testbed.systems import SYSTEMS
+
+GOLDEN = Path(__file__).parent / "golden"
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "baseline": ("baseline", {}),
+    "terngrad": ("terngrad", {}),
+    "terngrad-parameters": ("terngrad", {"localize": False, "share_scales": False, "layerwise": False}),
+    "weightgrad": ("weightgrad", EXCHANGING),
+    "weightgrad-average": ("weightgrad", {**EXCHANGING, "aggregate": "average", "exchange": "deterministic-feedback"}),
+    "weightgrad-paper": ("weightgrad", {**EXCHANGING, "reconcile": "paper"}),
+    "gaia": ("gaia", {"threshold": 0.1}),
+    "diloco": ("diloco", {"local_steps": 3, "fragments": 2, "coding": "int8"}),
+    "dgc": ("dgc", {"epoch_steps": 1, "warmup_epochs": 2, "sparsity": 0.9}),
+}
+CASES |= {name: (name, {}) for name in sorted(SYSTEMS) if name not in CASES}
+
+
+SIZED_BY_VALUES = ("adaptive", "bgt", "dgc", "gaia", "isgq-dithered", "isgq-mse", "isgq-naive", "qgt", "qsgd", "wgt")
+
+
+def like(golden: Any) -> Any:
+    return pytest.approx(golden, rel=0.05) if golden else golden
+
+
+def files(folder: Path, system: str, seed: int, keep: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """What one run writes, its last checkpoint included."""
+    keep.setattr(run.checkpoint, "remove", lambda folder: None)
+    it = experiment(systems={system: EXCHANGING if system == "weightgrad" else {}}, run={"seeds": [seed]})
+    result = start(it, folder) / system / f"seed-{seed}"
+    paths = [result / "events.jsonl", result / run.MODEL_FILE, *result.glob(f"{PREFIX}*/*")]
+    assert len(paths) == 2 + 8  # seven roles and the clock
+    return {str(path.relative_to(result)): path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize("system", ["baseline", "terngrad", "weightgrad"])
+def test_same_seed_same_bytes(small_data: None, system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = files(tmp_path / "first", system, 0, monkeypatch)
+    assert files(tmp_path / "second", system, 0, monkeypatch) == first
+    other = files(tmp_path / "third", system, 1, monkeypatch)
+    assert all(first[name] != other[name] for name in first if name in ("events.jsonl", run.MODEL_FILE) or "_w" in name)
+
+
+def trajectory(system: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Eight steps of four workers, in numbers small enough to review."""
+    it = experiment(systems={system: options})
+    played = play(system, Assembly(it).task(0, it.roles_of(system)), it.plan.profile, options, stops=[4])
+    worker = [event for event in played.of(StepDone) if event.node == "us-west-1/w0"]
+    wan: dict[str, int] = {}
+    for event in played.of(LinkBytes):
+        if "/" not in event.link:
+            wan[event.link] = wan.get(event.link, 0) + event.wire_bytes
+    return {
+        "loss": [event.loss for event in worker],
+        "time_s": [event.time_s for event in worker],
+        "wan_bytes": dict(sorted(wan.items())),
+        "exchanges": [[event.time_s, event.reason, event.included] for event in played.of(Exchange)],
+        "norm": {name: float(model.norm()) for name, model in played.models.items()},
+    }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden_trajectory(small_data: None, case: str, request: pytest.FixtureRequest) -> None:
+    """Times, bytes and rounds are exact; losses may differ where a library sums in another order.
+
+    So do the sizes of messages that depend on the values they carry, and the times these take.
+    """
+    found = trajectory(*CASES[case])
+    path = GOLDEN / f"{case}.json"
+    if request.config.getoption("--rewrite-golden"):
+        path.write_text(json.dumps(found, indent=1) + "\n")
+    golden = json.loads(path.read_text())
+    for key in ("time_s", "wan_bytes", "exchanges"):
+        assert found[key] == (golden[key] if CASES[case][0] not in SIZED_BY_VALUES else like(golden[key]))
+    assert found["loss"] == pytest.approx(golden["loss"], rel=0, abs=1e-6)
+    assert found["norm"] == pytest.approx(golden["norm"], rel=1e-6)
+
+
+def test_evaluations_are_of_the_stated_models(small_data: None, tmp_path: Path) -> None:
+    folder = start(experiment(), tmp_path)
+    from testbed.record import lines
+
+    for system, models in {
+        "baseline": {"full"},
+        "terngrad": {"full"},
+        "weightgrad": {"full", "quantized"}
+        | {f"{model}@{region}" for model in ("full", "quantized") for region in ("us-west-1", "us-east-1")},
+    }.items():
+        events = [lines.decode(line) for line in lines.whole_lines(folder / system / "seed-0" / "events.jsonl")]
+        evaluated = [event for event in events if isinstance(event, Evaluated)]
+        assert {event.model for event in evaluated} == models
+        assert sorted({event.step for event in evaluated}) == [4, 8]

@@ -1,0 +1,144 @@
+"""A series of runs (`[sweep]`), and systems played in processes of their own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from small_runs import experiment, plain, start, toml
+
+from testbed.cli import main
+from testbed.errors import InputError
+from testbed.experiment.load import load
+from testbed.fabrics.registry import FABRICS
+from testbed.harness import session as run
+from testbed.record.info import RunInfo, read_info
+
+SWEEP = {"topology.workers_per_region": [1, 2], "training.batch_size": [8, 16]}
+
+
+def write(folder: Path, **parts: Any) -> Path:
+    data = plain(systems={"baseline": {}, "terngrad": {}}, **parts)
+    path = folder / "mine.toml"
+    path.write_text(toml(data) + "\n[sweep]\n" + "".join(f'"{key}" = {value}\n' for key, value in SWEEP.items()))
+    return path
+
+
+def test_values_are_taken_together(tmp_path: Path) -> None:
+    points = load(str(write(tmp_path)))
+    assert [point.label for point in points] == [
+        "workers_per_region=1-batch_size=8",
+        "workers_per_region=2-batch_size=16",
+    ]
+    assert [len(point.experiment.roles.workers) for point in points] == [2, 4]
+    assert [point.experiment.training.batch_size for point in points] == [8, 16]
+
+
+def test_setting_a_swept_key_makes_it_a_single_run(tmp_path: Path) -> None:
+    [point] = load(str(write(tmp_path)), {"training.batch_size": 32})
+    assert point.label == "" and point.experiment.training.batch_size == 32
+
+
+@pytest.mark.parametrize(
+    ("sweep", "line"),
+    [
+        ('"training.steps" = 4', "sweep.training.steps is 4: it must be a list of values"),
+        ('"training.steps" = []', "sweep.training.steps is []: it must be a list of values"),
+        (
+            '"training.steps" = [4, 5]\n"training.batch_size" = [8]',
+            "must be equally long; training.steps has 2, training.batch_size has 1",
+        ),
+        ('"training.stepz" = [4]', "unknown key 'training.stepz'; did you mean 'steps'?"),
+        ('"training.steps" = [4, -1]', "training.steps is -1: expected int >= 1"),
+    ],
+)
+def test_what_is_wrong_is_one_line(tmp_path: Path, sweep: str, line: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(toml(plain()) + f"\n[sweep]\n{sweep}\n")
+    with pytest.raises(InputError) as error:
+        load(str(path))
+    assert line in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_a_series_ends_with_one_table_and_one_picture(
+    small_data: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, training={"steps": 4})
+    assert main(["run", str(path), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    [folder] = (tmp_path / "out" / "mine").iterdir()
+    frame = pd.read_csv(folder / "summary.csv")
+    assert list(frame["system"]) == ["baseline", "terngrad"] * 2
+    assert (frame["status"] == "finished").all()
+    assert frame["point"].nunique() == 2
+    own = pd.read_csv(folder / "workers_per_region=2-batch_size=16" / "summary.csv")
+    pd.testing.assert_series_equal(own["final_loss"], frame["final_loss"][2:].reset_index(drop=True))
+    picture = (folder / "series.png").read_bytes()
+    assert main(["plot", str(folder)]) == 0
+    assert (folder / "series.png").read_bytes() == picture
+    assert main(["run", "--resume", str(folder)]) == 0  # nothing is left to do
+    assert "series.png" in capsys.readouterr().out
+
+
+def test_a_system_that_nothing_swept_concerns_is_played_once(small_data: None, tmp_path: Path) -> None:
+    data = plain(systems={"baseline": {}, "terngrad": {}}, training={"steps": 4}, run={"seeds": [0, 1]})
+    path = tmp_path / "mine.toml"
+    path.write_text(toml(data) + '\n[sweep]\n"systems.terngrad.clip" = [1.0, 2.0]\n')
+    alone = ["--set", "systems.terngrad.clip=2.0"]
+    for out, options in (("series", []), ("alone", alone)):
+        assert main(["run", str(path), "--out", str(tmp_path / out), "--jobs", "1", *options]) == 0
+    one, two = sorted((tmp_path / "series").rglob("terngrad.clip=*"))
+    [single] = (tmp_path / "alone" / "mine").iterdir()
+    for seed in ("seed-0", "seed-1"):
+        first, copy, other = (folder / "baseline" / seed / "events.jsonl" for folder in (one, two, single))
+        assert copy.stat().st_mtime_ns == first.stat().st_mtime_ns, "a copy"
+        assert copy.read_bytes() == other.read_bytes(), "of what would have been recorded"
+        assert (two / "terngrad" / seed / "events.jsonl").read_bytes() != (
+            one / "terngrad" / seed / "events.jsonl"
+        ).read_bytes()
+    notes = [note for note in read_info(two, RunInfo).notes if note not in read_info(one, RunInfo).notes]
+    assert notes == ["baseline was played once, for terngrad.clip=1.0: nothing that was swept concerns it."]
+
+
+@pytest.mark.slow
+def test_processes_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESTBED_DATA", str(tmp_path / "data"))  # the whole stand-in: other processes read it, too
+    it = experiment(systems={"baseline": {}, "terngrad": {}})
+    folders = [start(it, tmp_path, jobs) for jobs in (1, 2)]
+    one, two = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("events.jsonl")} for folder in folders
+    )
+    assert one == two and len(one) == 2
+
+
+@pytest.mark.parametrize(("settings", "line"), [({"fabric": "mininet"}, "--jobs 2"), ({}, "--jobs 2")])
+def test_jobs_that_would_disturb_the_measurement_are_refused(settings: dict[str, str], line: str) -> None:
+    fabric = settings.get("fabric", "virtual")
+    it = experiment(compute={"device": "m60" if settings else "measured"})
+    with pytest.raises(InputError, match=line):
+        run.choose_jobs(it, FABRICS[fabric], 2)
+    assert run.choose_jobs(it, FABRICS[fabric], None) == 1
+
+
+@pytest.mark.slow
+def test_stopping_stops_all_processes_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESTBED_DATA", str(tmp_path / "data"))
+    path = write(tmp_path, training={"steps": 2000})
+    command = [sys.executable, "-m", "testbed", "run", str(path), "--out", str(tmp_path / "out"), "--jobs", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "out").rglob("checkpoint-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    [folder] = (tmp_path / "out" / "mine").iterdir()
+    assert f"testbed: error: stopped; go on with --resume {folder}" in output
+    assert "Traceback" not in output
+    assert pd.read_csv(folder / "summary.csv")["status"].eq("interrupted").all()
