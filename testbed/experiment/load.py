@@ -18,9 +18,9 @@ from testbed.errors import InputError, nearest
 from testbed.experiment import strict
 from testbed.experiment.schema import Experiment
 from testbed.experiment.strict import naming
-from testbed.learning import models
 from testbed.roles.compute import compute_model
 from testbed.systems import SYSTEMS, Options
+from testbed.workloads.models import base as models
 
 FOLDER = "experiments"
 SOURCE = "the experiment"  # what errors call plain data

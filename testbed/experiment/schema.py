@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from testbed.learning.config import Data, Training
 from testbed.roles.compute import AUTO
 from testbed.roles.roles import Roles
 from testbed.systems import SYSTEMS
@@ -25,6 +24,7 @@ from testbed.wan import trace as traces
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.tcp import Tcp
 from testbed.wan.trace import Trace
+from testbed.workloads.config import Data, Training
 
 WORKERS_AN_LPS = 5  # WeightGrad, Appendix B.2
 

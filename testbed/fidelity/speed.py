@@ -16,7 +16,6 @@ import torch
 from testbed.fabrics.virtual import VirtualFabric
 from testbed.fidelity.figures import Bound, Figure, settled
 from testbed.layout import Layout
-from testbed.learning.config import Training
 from testbed.message import Message
 from testbed.roles.compute import compute_model
 from testbed.roles.roles import Roles
@@ -25,6 +24,7 @@ from testbed.systems.protocols.base import Gradients
 from testbed.systems.protocols.replica import ServerState
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Link, Profile
+from testbed.workloads.config import Training
 
 GRADIENT = [np.zeros(4 * 1_068_298, np.uint8)]
 MESSAGES = 50_000

@@ -18,13 +18,13 @@ from testbed.experiment.assembly import Assembly
 from testbed.experiment.load import Point
 from testbed.fabrics.registry import FabricKind, choose
 from testbed.harness import session, sweep
-from testbed.learning.learner import device as check_device
 from testbed.record import info as info_file
 from testbed.record.info import RunInfo
 from testbed.record.tensorboard import require as require_tensorboard
 from testbed.report.series import show_series, write_series
 from testbed.report.tables import REPLAY, show
 from testbed.report.write import write_report
+from testbed.workloads.learner import device as check_device
 
 Say = Callable[[str], None]
 

@@ -14,7 +14,6 @@ from small_runs import start
 
 from testbed.errors import InputError
 from testbed.experiment import load as experiment
-from testbed.learning.models import MODELS, parameter_count
 from testbed.record.events import Evaluated, RunEnded, StepDone
 from testbed.record.info import RunInfo
 from testbed.record.reader import load
@@ -26,6 +25,7 @@ from testbed.report.summary import summarize
 from testbed.report.tables import markdown, show
 from testbed.report.traffic import traffic
 from testbed.systems import SYSTEMS
+from testbed.workloads.models.base import MODELS, parameter_count
 
 MakeRun = Callable[..., Path]
 BATCH_512 = {"training.batch_size": 512.0}

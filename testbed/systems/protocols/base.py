@@ -12,11 +12,11 @@ import msgspec
 import torch
 
 from testbed.layout import Factors, Layout
-from testbed.learning.config import Training
 from testbed.plugins import Registry
 from testbed.roles.compute import Work
 from testbed.roles.node import Node
 from testbed.roles.roles import Roles, kind_of
+from testbed.workloads.config import Training
 
 SYSTEMS: Registry[type[System]] = Registry("system", "testbed.systems")
 """Every system by the name it has in an experiment file."""

@@ -18,7 +18,6 @@ import torch
 
 from testbed.codecs.base import Buffers, Codec, Key
 from testbed.codecs.memory import Remembering, adder, remembering
-from testbed.learning.optimizer import SGD, Adam
 from testbed.message import Message
 from testbed.roles.compute import Work
 from testbed.roles.node import Node
@@ -26,6 +25,7 @@ from testbed.roles.roles import kind_of
 from testbed.systems.protocols.base import System, Task
 from testbed.systems.protocols.coding import EntropyCoding
 from testbed.systems.protocols.replica import Replica
+from testbed.workloads.optimizer import SGD, Adam
 
 Sender = Literal["worker", "lps", "gs"]
 Numbers = tuple[float, ...]
