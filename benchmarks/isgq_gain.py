@@ -19,10 +19,11 @@ from testbed.codecs.base import Key
 from testbed.codecs.factors import Dithered, FactorCodec, LloydMax
 from testbed.codecs.ternary import Ternary
 from testbed.layout import Factors, Layout
-from testbed.learning import data, models
-from testbed.learning.learner import Learner
-from testbed.learning.models import FlatModel
 from testbed.message import Message
+from testbed.workloads.data import base as data
+from testbed.workloads.learner import Learner
+from testbed.workloads.models import base as models
+from testbed.workloads.models.base import FlatModel
 
 BATCHES = (256, 128, 64)
 PAPER = {"fc": (33, 67, 133), "lenet": (56, 105, 180), "cifarnet": (38, 65, 98)}  # 1-bit ISGQ

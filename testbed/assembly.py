@@ -14,11 +14,13 @@ import torch
 
 from testbed.compute import compute_model
 from testbed.experiment import Experiment
-from testbed.learning import data, models, shards
-from testbed.learning.learner import Evaluation, Learner, device, evaluate
-from testbed.learning.models import FlatModel
 from testbed.systems import SYSTEMS, System, Task
 from testbed.wan.plan import Roles
+from testbed.workloads import shards
+from testbed.workloads.data import base as data
+from testbed.workloads.learner import Evaluation, Learner, device, evaluate
+from testbed.workloads.models import base as models
+from testbed.workloads.models.base import FlatModel
 
 BACKWARD_PER_FORWARD = 2.0  # a backward pass does each product of the forward pass twice: for inputs and weights
 

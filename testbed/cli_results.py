@@ -116,12 +116,12 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _bytes(options: argparse.Namespace) -> int:
-    from testbed.learning.data import source
-    from testbed.learning.models import parameter_count
     from testbed.record.reader import load
     from testbed.report.summary import model_name
     from testbed.report.tables import markdown_table
     from testbed.report.traffic import rows, traffic
+    from testbed.workloads.data.base import source
+    from testbed.workloads.models.base import parameter_count
 
     run = load(options.run)
     parameters = parameter_count(model_name(run.info), source(run.info.data.dataset).stand_in.format.classes)

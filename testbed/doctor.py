@@ -202,7 +202,7 @@ def tell_learning() -> None:
     """Print what `_learning` asks for, as JSON; for a process of its own."""
     import torch
 
-    from testbed.learning import data
+    from testbed.workloads.data import base as data
 
     root = data.root()
     facts: dict[str, Any] = {

@@ -23,14 +23,14 @@ from msgspec import inspect
 
 from testbed.compute import compute_model
 from testbed.errors import InputError, nearest
-from testbed.learning import models
-from testbed.learning.config import Data, Training
 from testbed.systems import SYSTEMS, Options
 from testbed.wan import profile as profiles
 from testbed.wan import trace as traces
 from testbed.wan.plan import NetworkPlan, Roles
 from testbed.wan.tcp import Tcp
 from testbed.wan.trace import Trace
+from testbed.workloads.config import Data, Training
+from testbed.workloads.models import base as models
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 

@@ -16,13 +16,13 @@ from testbed.assembly import Assembly
 from testbed.errors import InputError, Interrupted, TestbedError
 from testbed.fabrics.choice import choose
 from testbed.fabrics.emulation import sandbox
-from testbed.learning.learner import device as check_device
 from testbed.record import info as info_file
 from testbed.record.info import RunInfo
 from testbed.record.tensorboard import require as require_tensorboard
 from testbed.report.series import show_series, write_series
 from testbed.report.tables import REPLAY, show
 from testbed.report.write import write_report
+from testbed.workloads.learner import device as check_device
 
 
 def launch(

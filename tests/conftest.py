@@ -10,8 +10,8 @@ import pytest
 import torch
 from harness import use_small_data
 
-from testbed.learning import standin
-from testbed.learning.records import Records
+from testbed.workloads.data import standin
+from testbed.workloads.data.records import Records
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

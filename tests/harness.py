@@ -15,14 +15,14 @@ from testbed.compute import compute_model
 from testbed.experiment import Experiment
 from testbed.fabrics.virtual import VirtualFabric
 from testbed.layout import Layout
-from testbed.learning import standin
-from testbed.learning.config import Training
-from testbed.learning.records import Records
-from testbed.learning.schedule import Constant
 from testbed.record.events import Event
 from testbed.systems import SYSTEMS, System, Task
 from testbed.wan.plan import NetworkPlan, Roles
 from testbed.wan.profile import Link, Profile
+from testbed.workloads.config import Training
+from testbed.workloads.data import standin
+from testbed.workloads.data.records import Records
+from testbed.workloads.schedule import Constant
 
 E = TypeVar("E", bound=Event)
 

@@ -16,8 +16,8 @@ import pytest
 from harness import PLAIN, plain, toml, use_small_data
 
 from testbed.cli import main
-from testbed.learning.records import Records
 from testbed.record.info import RunInfo, read_info
+from testbed.workloads.data.records import Records
 
 Output = Callable[..., tuple[int, str, str]]
 

@@ -23,10 +23,10 @@ import pytest
 
 from testbed import cli, experiment
 from testbed.doctor import Finding
-from testbed.learning import data
 from testbed.report import figures
 from testbed.report.summary import COLUMNS
 from testbed.systems import SYSTEMS
+from testbed.workloads.data import base as data
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

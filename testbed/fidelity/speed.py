@@ -17,13 +17,13 @@ from testbed.compute import compute_model
 from testbed.fabrics.virtual import VirtualFabric
 from testbed.fidelity.figures import Bound, Figure, settled
 from testbed.layout import Layout
-from testbed.learning.config import Training
 from testbed.message import Message
 from testbed.systems import Node, Options, System, Task
 from testbed.systems.base import Gradients
 from testbed.systems.replica import ServerState
 from testbed.wan.plan import NetworkPlan, Roles
 from testbed.wan.profile import Link, Profile
+from testbed.workloads.config import Training
 
 GRADIENT = [np.zeros(4 * 1_068_298, np.uint8)]
 MESSAGES = 50_000

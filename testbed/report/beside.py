@@ -55,8 +55,8 @@ class Here:
         return self._mean("mean_codec_s", figure.system) / self._mean("mean_step_s", figure.system)
 
     def compression(self, figure: Figure) -> float:
-        from testbed.learning.data import source  # torch: only where it is asked for
-        from testbed.learning.models import parameter_count
+        from testbed.workloads.data.base import source
+        from testbed.workloads.models.base import parameter_count
 
         sent = self._message.get(figure.system)
         if sent is None or is_missing(sent):

@@ -12,9 +12,9 @@ import msgspec
 import torch
 
 from testbed.layout import Factors, Layout
-from testbed.learning.config import Training
 from testbed.systems.node import Node, Work
 from testbed.wan.plan import Roles, kind_of
+from testbed.workloads.config import Training
 
 SYSTEMS: dict[str, type[System]] = {}
 """Every system by the name it has in an experiment file; a module in this package adds its own."""

@@ -18,13 +18,13 @@ import torch
 
 from testbed.codecs.base import Buffers, Codec, Key
 from testbed.codecs.memory import Remembering, adder, remembering
-from testbed.learning.optimizer import SGD, Adam
 from testbed.message import Message
 from testbed.systems.base import System, Task
 from testbed.systems.coding import EntropyCoding
 from testbed.systems.node import Node, Work
 from testbed.systems.replica import Replica
 from testbed.wan.plan import kind_of
+from testbed.workloads.optimizer import SGD, Adam
 
 Sender = Literal["worker", "lps", "gs"]
 Numbers = tuple[float, ...]

@@ -16,10 +16,10 @@ from testbed.codecs.base import Codec
 from testbed.codecs.memory import Remembering
 from testbed.codecs.sparse import Sparse
 from testbed.codecs.topk import ValueKind
-from testbed.learning.optimizer import SGD, Adam, Fraction
-from testbed.learning.schedule import Rate
 from testbed.systems.base import Options
 from testbed.systems.codec_system import CodecSystem, Sender
+from testbed.workloads.optimizer import SGD, Adam, Fraction
+from testbed.workloads.schedule import Rate
 
 Steps = Annotated[int, msgspec.Meta(ge=1)]
 

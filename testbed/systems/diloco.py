@@ -32,7 +32,6 @@ from testbed.codecs.blockwise import BlockThresholdTernary
 from testbed.codecs.floats import Float32
 from testbed.codecs.uniform import Uniform
 from testbed.layout import Layer, Layout
-from testbed.learning.optimizer import SGD, SGDState
 from testbed.message import Message
 from testbed.record.events import Exchange
 from testbed.systems.base import Options, Task
@@ -40,6 +39,7 @@ from testbed.systems.node import Node
 from testbed.systems.regional import Copy, RegionalSystem, WorkerState
 from testbed.systems.trail import Signal
 from testbed.wan.plan import region_of
+from testbed.workloads.optimizer import SGD, SGDState
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Count = Annotated[int, msgspec.Meta(ge=1)]

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from testbed.codecs.floats import Float32
-from testbed.learning.optimizer import EMA
 from testbed.message import Message
 from testbed.systems.base import System, Task
 from testbed.systems.node import Node
 from testbed.wan.plan import region_of
+from testbed.workloads.optimizer import EMA
 
 
 @dataclass

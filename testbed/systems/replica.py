@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import torch
 
-from testbed.learning.optimizer import EMA, SGD, Adam
 from testbed.systems.base import Task
+from testbed.workloads.optimizer import EMA, SGD, Adam
 
 
 @dataclass

@@ -38,13 +38,13 @@ import torch
 from testbed.codecs.base import Key
 from testbed.codecs.floats import Float32
 from testbed.codecs.ternary import Ternary, ThresholdTernary
-from testbed.learning.optimizer import EMA, SGD, Adam, AdamState
 from testbed.message import Message
 from testbed.record.events import Guard, Threshold
 from testbed.systems.base import Options, System, Task
 from testbed.systems.node import Node
 from testbed.systems.rounds import Rounds
 from testbed.wan.plan import region_of
+from testbed.workloads.optimizer import EMA, SGD, Adam, AdamState
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 

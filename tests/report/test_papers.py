@@ -13,7 +13,6 @@ from rich.console import Console
 
 from testbed import experiment, run
 from testbed.errors import InputError
-from testbed.learning.models import MODELS, parameter_count
 from testbed.record.events import Evaluated, RunEnded, StepDone
 from testbed.record.info import RunInfo
 from testbed.record.reader import load
@@ -25,6 +24,7 @@ from testbed.report.summary import summarize
 from testbed.report.tables import markdown, show
 from testbed.report.traffic import traffic
 from testbed.systems import SYSTEMS
+from testbed.workloads.models.base import MODELS, parameter_count
 
 MakeRun = Callable[..., Path]
 BATCH_512 = {"training.batch_size": 512.0}

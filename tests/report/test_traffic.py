@@ -10,9 +10,9 @@ from harness import experiment
 
 from testbed import load, run
 from testbed.cli import main
-from testbed.learning.models import parameter_count
 from testbed.message import Message
 from testbed.report.traffic import traffic
+from testbed.workloads.models.base import parameter_count
 
 
 def played(tmp_path: Path, kind: str) -> Path:

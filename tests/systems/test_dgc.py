@@ -9,14 +9,14 @@ import pytest
 import torch
 from harness import Played, network, play, quadratic_task
 
-from testbed.learning import models
-from testbed.learning.config import Training
-from testbed.learning.optimizer import SGD, Adam
-from testbed.learning.schedule import Constant
 from testbed.record.events import Sent
 from testbed.systems.dgc import DGC
 from testbed.wan.plan import Roles, kind_of
 from testbed.wan.profile import Link
+from testbed.workloads.config import Training
+from testbed.workloads.models import base as models
+from testbed.workloads.optimizer import SGD, Adam
+from testbed.workloads.schedule import Constant
 
 ROLES = Roles(("a", "b"), 4, "c")
 PROFILE = network(("a", "b", "c"), lan=Link(1000, 1), wan=Link(100, 20))

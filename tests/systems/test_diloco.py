@@ -11,13 +11,13 @@ from harness import SMALL, Played, network, plain, play, quadratic_task
 
 from testbed.errors import InputError
 from testbed.experiment import from_dict
-from testbed.learning.config import Training
-from testbed.learning.optimizer import SGD
-from testbed.learning.schedule import Constant
 from testbed.record.events import Exchange, LinkBytes, StepDone
 from testbed.systems.diloco import DiLoCo, _fragments
 from testbed.wan.plan import Roles
 from testbed.wan.profile import Link
+from testbed.workloads.config import Training
+from testbed.workloads.optimizer import SGD
+from testbed.workloads.schedule import Constant
 
 ROLES = Roles(("a", "b"), 2, "c")
 PROFILE = network(("a", "b", "c"), lan=Link(1000, 1), wan=Link(100, 20))

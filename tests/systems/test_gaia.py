@@ -8,9 +8,6 @@ import pytest
 import torch
 from harness import Played, network, play, quadratic_task
 
-from testbed.learning.config import Training
-from testbed.learning.optimizer import SGD
-from testbed.learning.schedule import Constant
 from testbed.message import Message
 from testbed.record.events import Guard, LinkBytes, Sent
 from testbed.systems import SYSTEMS, Node
@@ -18,6 +15,9 @@ from testbed.systems.gaia import Gaia
 from testbed.systems.regional import WorkerState
 from testbed.wan.plan import Roles
 from testbed.wan.profile import Link
+from testbed.workloads.config import Training
+from testbed.workloads.optimizer import SGD
+from testbed.workloads.schedule import Constant
 
 ROLES = Roles(("a", "b"), 2, "c", mesh=True)
 FAST = network(("a", "b", "c"), lan=Link(1000, 1), wan=Link(1000, 2))

@@ -10,11 +10,11 @@ from harness import Played, experiment, play
 
 from testbed.assembly import Assembly
 from testbed.errors import ProtocolError
-from testbed.learning import models
 from testbed.message import Message
 from testbed.record.events import StepDone
 from testbed.systems import SYSTEMS, Node, Task
 from testbed.wan.plan import kind_of
+from testbed.workloads.models import base as models
 
 FORMS = ["isgq-naive", "isgq-mse", "isgq-dithered"]
 CONSTANT = {"kind": "constant", "rate": 0.2}

@@ -12,11 +12,11 @@ import pytest
 import torch
 from harness import network, play, quadratic_task
 
-from testbed.learning import models
 from testbed.message import Message
 from testbed.systems import Node
 from testbed.wan.plan import Roles, kind_of
 from testbed.wan.profile import Link
+from testbed.workloads.models import base as models
 
 ROLES = Roles(("a", "b"), 4, "c")
 PROFILE = network(("a", "b", "c"), lan=Link(1000, 0.2), wan=Link(100, 20))

@@ -10,7 +10,7 @@ from harness import experiment, play
 from torch.nn import functional
 
 from testbed.assembly import Assembly
-from testbed.learning import models
+from testbed.workloads.models import base as models
 
 OPTIMIZERS = {
     "sgd": ({"kind": "sgd"}, lambda parameters: torch.optim.SGD(parameters, 0.1)),

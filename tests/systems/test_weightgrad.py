@@ -12,15 +12,15 @@ from harness import SMALL, Played, network, play, quadratic_task
 
 from testbed.codecs.base import Key
 from testbed.layout import Layout
-from testbed.learning.config import Training
-from testbed.learning.optimizer import Adam
-from testbed.learning.schedule import Constant, Polynomial
 from testbed.message import Message
 from testbed.record.events import Exchange, Guard, StepDone, Threshold
 from testbed.systems import Node
 from testbed.systems.weightgrad import LPSState, Pending, WeightGrad, WeightGradOptions
 from testbed.wan.plan import Roles
 from testbed.wan.profile import Link, Profile
+from testbed.workloads.config import Training
+from testbed.workloads.optimizer import Adam
+from testbed.workloads.schedule import Constant, Polynomial
 
 ROLES = Roles(("a", "b"), 2, "c")
 FAST = network(("a", "b", "c"), lan=Link(1000, 0.2), wan=Link(100, 20))
