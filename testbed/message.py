@@ -17,6 +17,8 @@ from testbed.errors import ProtocolError
 
 MAX_HEADER_BYTES = 1 << 16
 MAX_BUFFERS = 4096
+SEGMENT_BYTES, FRAME_BYTES = 1448, 1514  # of a full segment: TCP payload; with timestamps, TCP, IP and Ethernet headers
+PAYLOAD_PER_WIRE = SEGMENT_BYTES / FRAME_BYTES  # goodput against what the byte counters of links see
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):

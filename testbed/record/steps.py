@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from testbed.message import PAYLOAD_PER_WIRE
 from testbed.record.events import LinkBytes, StepDone
-from testbed.wan.tcp import PAYLOAD_PER_WIRE
 
 
 @dataclass(frozen=True)

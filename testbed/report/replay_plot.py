@@ -22,13 +22,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from testbed.message import PAYLOAD_PER_WIRE
 from testbed.record.reader import Result, Run
 from testbed.report.looks import look
 from testbed.report.picture import save
 from testbed.report.plots import DPI, RAW_LINES, STYLE
 from testbed.report.summary import Target, running_mean
 from testbed.report.wording import clock, conditions, times, title
-from testbed.wan.tcp import PAYLOAD_PER_WIRE
 
 PANELS = 4  # links that are drawn
 BINS, POINTS = 100, 600  # of a link's throughput, of a loss; finer than that is noise at this size

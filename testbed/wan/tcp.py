@@ -2,7 +2,7 @@
 
 By default nothing, because the emulated network is set up so that it costs nothing there: connections are warmed up
 before step 0 and keep their window when idle (`tcp_slow_start_after_idle` is 0), and their window is at least 1.5
-times what the link holds (`fabrics.emulation.links.wan_window_bytes`), so a message takes size / rate + delay after
+times what the link holds (`emulation.links.wan_window_bytes`), so a message takes size / rate + delay after
 an idle second as well as back to back (`testbed fidelity` holds it to 2 %). With Linux's own settings the first 4 MiB
 over 99 Mbit/s and 60 ms took 0.70 s and the next 0.40 s; `slow_start` makes it 0.66 s and 0.37 s here.
 
@@ -16,8 +16,8 @@ from typing import Annotated
 
 import msgspec
 
-SEGMENT_BYTES, FRAME_BYTES = 1448, 1514  # of a full segment: TCP payload; with timestamps, TCP, IP and Ethernet headers
-PAYLOAD_PER_WIRE = SEGMENT_BYTES / FRAME_BYTES  # goodput against what the byte counters of links see
+from testbed.message import SEGMENT_BYTES
+
 INITIAL_WINDOW_BYTES = 10 * SEGMENT_BYTES  # RFC 6928
 LEAST_TIMEOUT_S = 0.2  # Linux's retransmission timeout is the round trip and at least this (TCP_RTO_MIN)
 

@@ -23,12 +23,13 @@ from math import inf
 from typing import Any
 
 from testbed.fabrics.virtual.clock import VirtualLoop
+from testbed.message import FRAME_BYTES, SEGMENT_BYTES
 from testbed.wan.plan import NetworkPlan, region_of
 from testbed.wan.tcp import INITIAL_WINDOW_BYTES, LEAST_TIMEOUT_S, Tcp
 
 QUEUE_MESSAGES = 8
 OVER, ARRIVES, RESUMES = -1, -2, -3  # in the place of a flow's version
-WIRE_PER_PAYLOAD = 1514 / 1448  # Ethernet, IP and TCP (with timestamps) headers of a full segment
+WIRE_PER_PAYLOAD = FRAME_BYTES / SEGMENT_BYTES
 
 
 class Link:

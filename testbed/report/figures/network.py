@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from testbed.message import PAYLOAD_PER_WIRE
 from testbed.record.info import RunInfo
 from testbed.record.reader import Result, Run
 from testbed.report.columns import SPENT_HEADS, recorded, with_rest
@@ -17,7 +18,6 @@ from testbed.report.looks import look
 from testbed.report.plots import time_unit
 from testbed.report.summary import aggregate, wan_only
 from testbed.report.wording import clock, duration, number
-from testbed.wan.tcp import PAYLOAD_PER_WIRE
 
 LAN = "lan"
 MOST_PAIRS = 12  # bars of bandwidth; of more pairs the slowest are drawn
