@@ -20,7 +20,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -44,6 +44,9 @@ class Plugin:
     sha256: str
 
 
+_registries: list[Registry] = []
+
+
 class Registry(Mapping[str, T], Generic[T]):
     """The things of one kind by name.
 
@@ -58,6 +61,7 @@ class Registry(Mapping[str, T], Generic[T]):
         self._folder = folder
         self._found: dict[str, T] = {}
         self._origins: dict[str, str] = {}  # the file that registered each
+        _registries.append(self)
 
     def add(self, name: str, thing: T, origin: str) -> None:
         """Register `thing`, defined in module `origin`; that file may do so again (a notebook's cell, a new process).
@@ -86,9 +90,9 @@ class Registry(Mapping[str, T], Generic[T]):
             raise InputError(f"unknown {self.kind} '{name}'{nearest(name, self._found)} ({_looked_at()})")
         return self._found[name]
 
-    def origin(self, name: str) -> str:
-        """The file that registered `name`."""
-        return self._origins[name]
+    def of(self, origin: str) -> list[str]:
+        """The names that the file `origin` has registered."""
+        return [name for name, place in self._origins.items() if place == origin]
 
     def __getitem__(self, name: str) -> T:
         self._import_all()
@@ -112,6 +116,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 _loaded: dict[str, Plugin] = {}
+_importing = 0
 
 
 def loaded() -> tuple[Plugin, ...]:
@@ -141,6 +146,32 @@ def load(names: Sequence[str], base: Path = Path()) -> tuple[str, ...]:
     return tuple(_load(name, base) for name in names)
 
 
+@dataclass(frozen=True)
+class Interactive:
+    """What the script or notebook that runs has registered itself.
+
+    Attributes
+    ----------
+    names : "system 'sign'" and so on; empty when it has registered nothing
+    file : the script; "" in a notebook or at a prompt, whose definitions no other process can import
+    """
+
+    names: tuple[str, ...]
+    file: str
+
+
+def interactive() -> Interactive:
+    """What `__main__` has registered."""
+    here = _file_of("__main__")
+    names = tuple(f"{each.kind} '{name}'" for each in _registries for name in each.of(here))
+    return Interactive(names, here if here.endswith(".py") and Path(here).is_file() else "")
+
+
+def importing() -> bool:
+    """Whether a plug-in is being imported at this moment."""
+    return _importing > 0
+
+
 def _load(name: str, base: Path) -> str:
     if name.endswith(".py") or "/" in name:
         path = (base / name).resolve()
@@ -159,15 +190,18 @@ def _load(name: str, base: Path) -> str:
     return name
 
 
-def _imported(name: str, work: object) -> ModuleType | None:
+def _imported(name: str, work: Callable[[], object]) -> ModuleType | None:
     """What importing a plug-in gives; whatever it raises is one line that names it."""
-    assert callable(work)
+    global _importing
+    _importing += 1
     try:
         found = work()
     except TestbedError as error:
         raise InputError(f"plug-in {name}: {error}") from error
     except Exception as error:  # any code may be in there
         raise InputError(f"plug-in {name} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        _importing -= 1
     return found if isinstance(found, ModuleType) else sys.modules.get(getattr(found, "__module__", ""))
 
 

@@ -63,9 +63,9 @@ def load(
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
         raise InputError(f"{source}: plugins is {given!r}: it must be a list of modules and files")
     with naming(f"{source}: plugins"):
-        found = [*plugin.load(given, base), *plugin.load(plugins)]
-    if found:
-        data["plugins"] = list(dict.fromkeys(found))
+        named = plugin.load(given, base)
+    if found := list(dict.fromkeys([*named, *plugin.load(plugins)])):
+        data["plugins"] = found
     scales = _table(data.pop("scale", {}), f"{source}: scale")
     sweeps = {"": _sweep(data.pop("sweep", {}), f"{source}: sweep")}
     for each, table in scales.items():

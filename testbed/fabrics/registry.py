@@ -49,12 +49,14 @@ class FabricKind(ABC):
     Attributes
     ----------
     virtual_time : whether the run's clock is the fabric's own, so that nothing on this machine disturbs it
+    one_process : whether all roles are played in the process that opens the fabric
     device : what a computation is charged where the experiment leaves that open
     rank : "auto" takes the fabric of the lowest rank that can run; None: it is taken only by its name
     """
 
     name: ClassVar[str] = ""
     virtual_time: ClassVar[bool] = False
+    one_process: ClassVar[bool] = False
     device: ClassVar[str] = MEASURED
     rank: ClassVar[int | None] = None
 

@@ -53,6 +53,7 @@ class Wishes:
     command : as the record is to state it
     quiet : no tables when a run ends
     say : takes what is otherwise printed; None where this process's output is what the user sees
+    alone : what only this process knows ("system 'sign'"), because it was defined in a notebook; "" for nothing
     """
 
     target: str
@@ -63,6 +64,7 @@ class Wishes:
     command: tuple[str, ...] = ()
     quiet: bool = False
     say: Say | None = None
+    alone: str = ""
 
 
 def launch(points: Sequence[Point], wishes: Wishes) -> Path:
@@ -77,6 +79,11 @@ def launch(points: Sequence[Point], wishes: Wishes) -> Path:
     """
     experiments = [point.experiment for point in points]
     kind, why = choose(experiments[0].run.fabric, experiments)
+    if wishes.alone and not kind.one_process:
+        raise InputError(
+            f"{wishes.alone}: known to this notebook only, and on the {kind.name} fabric each role is a process of its "
+            'own; write the cell to a file (%%writefile mine.py) and give plugins=["./mine.py"]'
+        )
     _check_workplace(wishes.out, wishes.device)
     if wishes.tensorboard:
         require_tensorboard()

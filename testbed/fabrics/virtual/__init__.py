@@ -16,6 +16,7 @@ class Virtual(FabricKind):
 
     name = "virtual"
     virtual_time = True
+    one_process = True
     device = MODELLED
     rank = 2
 

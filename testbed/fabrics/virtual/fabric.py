@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import floor
 from pathlib import Path
@@ -102,6 +103,7 @@ class VirtualFabric(Fabric):
         self._system: System
         self._states: dict[str, Any] = {}
         self._clock_s = 0.0
+        self._told_to_stop = False
 
     def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
         self._system = self._make_system(system, seed)
@@ -112,10 +114,24 @@ class VirtualFabric(Fabric):
         self._clock_s = clock_s
 
     def segment(self, stop_at: int) -> float:
+        self._told_to_stop = False
+        if not _loop_runs_here():
+            return self._segment(stop_at)
+        with ThreadPoolExecutor(1) as pool:  # a thread has one loop, and a notebook's is running in this one
+            playing = pool.submit(self._segment, stop_at)
+            try:
+                return playing.result()
+            except KeyboardInterrupt:
+                self._told_to_stop = True
+                raise
+
+    def _segment(self, stop_at: int) -> float:
         nodes: dict[str, VirtualNode] = {}
         meter = _LinkMeter(self._link_interval_s, self._clock_s, lambda event: self.record(event))
 
         def before_jump(when_s: float) -> float:
+            if self._told_to_stop:
+                raise KeyboardInterrupt
             when_s = min(when_s, replay.next_s)
             meter.sample_until(when_s)
             replay.pass_until(when_s)
@@ -160,6 +176,15 @@ class VirtualFabric(Fabric):
 
     def states(self, folder: Path) -> Mapping[str, Any]:
         return self._states
+
+
+def _loop_runs_here() -> bool:
+    """Whether this thread is inside an event loop, as a cell of a notebook is."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def died(role: str, error: BaseException) -> RunError:

@@ -24,7 +24,7 @@ from testbed.roles.node import Node
 from testbed.roles.roles import kind_of
 from testbed.systems.protocols.base import System, Task
 from testbed.systems.protocols.coding import EntropyCoding
-from testbed.systems.protocols.replica import Replica
+from testbed.systems.protocols.replica import Replica, ServerState
 from testbed.workloads.optimizer import SGD, Adam
 
 Sender = Literal["worker", "lps", "gs"]
@@ -37,15 +37,6 @@ class WorkerState(Replica):
     """A worker's parameters, and its codec's memory."""
 
     memory: Any = None
-
-
-@dataclass
-class ServerState:
-    """A server's codec memory; `policy` is the global server's, for systems that decide as they go."""
-
-    step: int
-    memory: Any
-    policy: Any = None
 
 
 class CodecSystem(System):

@@ -17,9 +17,11 @@ from testbed.workloads.optimizer import EMA, SGD, Adam
 
 @dataclass
 class ServerState:
-    """A server that only passes on what it adds up."""
+    """A server that adds up what it is sent: the memory of its codec, and the state of what decides as it goes."""
 
     step: int = 0
+    memory: Any = None
+    policy: Any = None
 
 
 @dataclass
