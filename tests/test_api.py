@@ -1,0 +1,202 @@
+"""What a script or a notebook does: run, look, compare; the same bits as from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from small_runs import PLAIN, plain, toml
+
+import testbed
+from testbed.errors import Interrupted
+from testbed.record.info import RunInfo, read_info
+from testbed.record.lines import FILE_NAME as EVENTS
+
+FEW = plain(systems={"baseline": {}, "terngrad": {}})
+
+
+def run(tmp_path: Path, experiment: Any = FEW, **more: Any) -> Any:
+    return testbed.run(experiment, out=tmp_path, jobs=1, say=lambda line: None, **more)
+
+
+def events(of: testbed.Run) -> dict[str, bytes]:
+    return {result.system: (result.folder / EVENTS).read_bytes() for result in of.results}
+
+
+def test_a_run_is_frames_and_pictures(small_data: None, tmp_path: Path) -> None:
+    played = run(tmp_path, set={"training.steps": 6}, seeds=[0, 1])
+    assert isinstance(played, testbed.Run)
+    assert list(played.summary["system"]) == ["baseline", "baseline", "terngrad", "terngrad"]
+    assert set(zip(played.steps["system"], played.steps["seed"], strict=True)) == {
+        (system, seed) for system in ("baseline", "terngrad") for seed in (0, 1)
+    }
+    assert len(played.steps) == 4 * 6
+    assert played.links["wire_bytes"].gt(0).all()
+    assert {"loss", "accuracy"} <= set(played.evaluations)
+    assert "checkpoint" in set(played.events["event"])
+    assert isinstance(played.plot("loss"), Figure)
+    assert played.report(tmp_path / "page.html").stat().st_size > 10_000
+    page = played._repr_html_()
+    assert "<table" in page and "data:image/png;base64," in page and "terngrad" in page
+
+
+def test_all_ways_to_name_an_experiment_are_one(small_data: None, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(toml(FEW))
+    by_dict = run(tmp_path)
+    by_path = run(tmp_path, path)
+    by_value = run(tmp_path, testbed.api.load_experiment(FEW)[0].experiment)
+    assert events(by_dict) == events(by_path) == events(by_value)
+    assert by_path.info.target == "mine"
+    assert run(tmp_path, FEW, name="other").info.target == "other"
+
+
+def test_what_is_asked_for_changes_the_experiment(small_data: None, tmp_path: Path) -> None:
+    played = run(tmp_path, systems=["onebit"], seeds=[3], set={"training.steps": 4}, fabric="virtual")
+    assert [(result.system, result.seed, result.info.steps) for result in played.results] == [("onebit", 3, 4)]
+    with pytest.raises(testbed.InputError, match=r"unknown key 'training\.stepz'; did you mean 'steps'?"):
+        run(tmp_path, set={"training.stepz": 4})
+
+
+def test_runs_are_loaded_and_compared(small_data: None, tmp_path: Path) -> None:
+    first, second = run(tmp_path), run(tmp_path, systems=["baseline", "onebit"])
+    again = testbed.load(first.folder)
+    pd.testing.assert_frame_equal(again.summary, first.summary)
+    found = testbed.compare([first, second.folder], over=["terngrad"])
+    assert set(found.frame["system"]) == {"baseline", "terngrad", "onebit"}
+    with pytest.raises(testbed.InputError, match="the same run is given twice"):
+        testbed.compare([first, first.folder])
+
+
+def test_a_sweep_is_a_series(small_data: None, tmp_path: Path) -> None:
+    series = run(tmp_path, {**FEW, "sweep": {"training.batch_size": [8, 16]}}, systems=["baseline"])
+    assert isinstance(series, testbed.Series)
+    assert series.labels == ["batch_size=8", "batch_size=16"] == list(series.summary["point"])
+    assert [each.info.experiment["training"]["batch_size"] for each in series] == [8, 16]
+    assert len(testbed.load(series.folder)) == 2
+    assert "2 runs" in series._repr_html_()
+
+
+def test_where_a_loop_runs_already_the_bits_are_the_same(small_data: None, tmp_path: Path) -> None:
+    async def cell() -> Any:  # as a notebook runs one
+        return run(tmp_path / "inside")
+
+    assert events(asyncio.run(cell())) == events(run(tmp_path / "outside"))
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_it_cleanly_where_a_loop_runs(small_data: None, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        while not any(tmp_path.rglob(EVENTS)):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    async def cell() -> Any:
+        return run(tmp_path, set={"training.steps": 20_000}, systems=["baseline"])
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    loop = asyncio.new_event_loop()
+    try:
+        with pytest.raises(Interrupted, match="go on with --resume"):
+            loop.run_until_complete(cell())
+    finally:
+        loop.close()
+    [folder] = (tmp_path / "experiment").iterdir()
+    assert [result.status for result in testbed.load(folder).results] == ["interrupted"]
+    assert not [thread for thread in threading.enumerate() if "ThreadPool" in thread.name]
+
+
+def test_importing_it_is_quick() -> None:
+    """Nothing of what takes time to import is imported before it is used."""
+    heavy = ("torch", "numpy", "pandas", "matplotlib", "numba", "ray", "msgspec")
+    code = f"import sys, testbed; assert not set({heavy}) & set(sys.modules), sorted(set({heavy}) & set(sys.modules))"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_is_there_and_says_what_it_is() -> None:
+    for name in testbed._HOME:
+        thing = getattr(testbed, name)
+        assert name in dir(testbed)
+        assert getattr(thing, "__doc__", None), name
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = testbed.nothing
+
+
+def test_no_window_is_opened(small_data: None, tmp_path: Path) -> None:
+    before = matplotlib.rcParams.copy()
+    run(tmp_path, systems=["baseline"]).plot("loss")
+    assert matplotlib.rcParams == before, "a notebook's own settings stay as they are"
+
+
+SCRIPT = """
+import sys
+import testbed
+from testbed.codecs import Half
+
+class Mine(testbed.CodecSystem):
+    name = "mine"
+    def codec(self, sender):
+        return Half(self.task.layout)
+
+{guard}played = testbed.run({experiment!r}, systems=["baseline", "mine"], out=sys.argv[1], jobs={jobs})
+{guard}print([result.status for result in played.results])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_scripts_own_system_is_known_to_its_jobs(tmp_path: Path, jobs: int) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(guard='if __name__ == "__main__": ', experiment=PLAIN, jobs=jobs))
+    environment = {**os.environ, "TESTBED_DATA": str(tmp_path / "data")}
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "out")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "['finished', 'finished']"
+    [folder] = (tmp_path / "out" / "experiment").iterdir()
+    assert read_info(folder, RunInfo).experiment["plugins"] == [str(script)]
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(guard="", experiment=PLAIN, jobs=2))
+    environment = {**os.environ, "TESTBED_DATA": str(tmp_path / "data")}
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "out")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode != 0
+    assert 'put what runs under `if __name__ == "__main__":`' in done.stderr
+
+
+def test_what_only_a_notebook_knows_is_not_emulated(
+    small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from testbed import plugins
+    from testbed.fabrics.registry import FABRICS
+
+    monkeypatch.setattr(FABRICS["mininet"], "cannot_run_here", lambda: "")
+    monkeypatch.setattr(plugins, "interactive", lambda: plugins.Interactive(("system 'mine'",), ""))
+    with pytest.raises(testbed.InputError, match=r"system 'mine': known to this notebook only.*%%writefile mine\.py"):
+        run(tmp_path, fabric="mininet")
+    assert run(tmp_path, fabric="virtual", systems=["baseline"]).results[0].status == "finished"
