@@ -154,37 +154,28 @@ class Mine(testbed.CodecSystem):
 """
 
 
+def played_script(folder: Path, guard: str, jobs: int) -> subprocess.CompletedProcess[str]:
+    """Run `SCRIPT` in a process of its own."""
+    script = folder / "script.py"
+    script.write_text(SCRIPT.format(guard=guard, experiment=PLAIN, jobs=jobs))
+    command = [sys.executable, str(script), str(folder / "out")]
+    environment = {**os.environ, "TESTBED_DATA": str(folder / "data")}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_scripts_own_system_is_known_to_its_jobs(tmp_path: Path, jobs: int) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(guard='if __name__ == "__main__": ', experiment=PLAIN, jobs=jobs))
-    environment = {**os.environ, "TESTBED_DATA": str(tmp_path / "data")}
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "out")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = played_script(tmp_path, 'if __name__ == "__main__": ', jobs)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "['finished', 'finished']"
     [folder] = (tmp_path / "out" / "experiment").iterdir()
-    assert read_info(folder, RunInfo).experiment["plugins"] == [str(script)]
+    assert read_info(folder, RunInfo).experiment["plugins"] == [str(tmp_path / "script.py")]
 
 
 @pytest.mark.slow
 def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(guard="", experiment=PLAIN, jobs=2))
-    environment = {**os.environ, "TESTBED_DATA": str(tmp_path / "data")}
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "out")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = played_script(tmp_path, "", 2)
     assert done.returncode != 0
     assert 'put what runs under `if __name__ == "__main__":`' in done.stderr
 
