@@ -11,7 +11,7 @@ from harness import Played, experiment, network, play, quadratic_task
 
 from testbed.assembly import Assembly
 from testbed.codecs import Key, Ternary
-from testbed.codecs.entropy import EntropyCoded
+from testbed.codecs.lossless.entropy import EntropyCoded
 from testbed.compute import compute_model
 from testbed.errors import InputError, ProtocolError
 from testbed.layout import Layout
