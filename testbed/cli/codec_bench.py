@@ -24,10 +24,10 @@ from rich.progress import track
 
 from testbed.codecs.base import Key
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
-from testbed.codecs.entropy import EntropyCoded
-from testbed.codecs.entropy_planes import coded_uniform
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
+from testbed.codecs.lossless.entropy import EntropyCoded
+from testbed.codecs.lossless.planes import coded_uniform
 from testbed.codecs.memory import ErrorFeedback, remembering
 from testbed.codecs.onebit import OneBit
 from testbed.codecs.qsgd import QSGD

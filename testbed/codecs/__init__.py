@@ -22,15 +22,17 @@ first codec is made, or before by `warm_up`.
 from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.base import Buffers, Codec, Key
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
-from testbed.codecs.compiled import warm_up
 from testbed.codecs.dgc import DGC
-from testbed.codecs.entropy import EntropyCoded
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
+from testbed.codecs.kernels.compiled import warm_up
 from testbed.codecs.levels import Levels, LevelSum
+from testbed.codecs.lossless.entropy import EntropyCoded
+from testbed.codecs.lossless.planes import coded_levels, coded_qsgd, coded_uniform
 from testbed.codecs.memory import ErrorFeedback, Remembering, remembering
 from testbed.codecs.onebit import OneBit
 from testbed.codecs.qsgd import QSGD
+from testbed.codecs.registry import CODECS, codec
 from testbed.codecs.sparse import Sparse
 from testbed.codecs.ternary import Limits, Ternary, ThresholdTernary
 from testbed.codecs.threshold import SparseMultiples, Thresholded
@@ -38,6 +40,7 @@ from testbed.codecs.topk import TopK
 from testbed.codecs.uniform import Uniform
 
 __all__ = [
+    "CODECS",
     "DGC",
     "QSGD",
     "Adaptive",
@@ -62,6 +65,10 @@ __all__ = [
     "Thresholded",
     "TopK",
     "Uniform",
+    "codec",
+    "coded_levels",
+    "coded_qsgd",
+    "coded_uniform",
     "remembering",
     "warm_up",
 ]

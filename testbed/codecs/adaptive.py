@@ -13,8 +13,8 @@ since a small error there does more. The rule here, made anew for every message 
 - the entropy coder brings a layer's bits down to what the distribution of its levels is worth.
 
 A message has two buffers: the layers' steps as little-endian float32, and their levels, each raised by 127, as
-runs of symbols (`testbed.codecs.entropy`), a run a layer. A vector on a GPU is quantized there, and its symbols, a byte
-each, are coded and decoded on the CPU.
+runs of symbols (`testbed.codecs.lossless.entropy`), a run a layer. A vector on a GPU is quantized there, and its
+symbols, a byte each, are coded and decoded on the CPU.
 """
 
 from __future__ import annotations
@@ -24,26 +24,22 @@ import math
 import numpy as np
 import torch
 
-from testbed.codecs import adaptive_kernels, compiled, kernels
-from testbed.codecs.adaptive_kernels import MIDDLE, SYMBOLS
+from testbed.codecs import backend
 from testbed.codecs.base import (
     Buffers,
     Elements,
     Key,
+    VectorCodec,
     WireBuffers,
     beside,
     elements,
     expect,
     room,
-    to_device,
-    to_host,
     wire_array,
 )
-from testbed.codecs.buffers import BufferPool
-from testbed.codecs.device import adaptive as on_device
-from testbed.codecs.device.ternary import moments
-from testbed.codecs.entropy import SymbolRuns
-from testbed.codecs.threads import in_chunks
+from testbed.codecs.kernels.adaptive import MIDDLE, SYMBOLS
+from testbed.codecs.kernels.vectors import INFINITY_BITS
+from testbed.codecs.lossless.entropy import SymbolRuns
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
 
@@ -52,7 +48,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 _SMALLEST = 2.0**-149  # float32 above zero
 
 
-class Adaptive:
+class Adaptive(VectorCodec):
     """Uniform mid-tread quantization of all layers with a step of the vector's own, entropy coded.
 
     Parameters
@@ -65,10 +61,8 @@ class Adaptive:
     def __init__(self, layout: Layout, error: float = 0.05) -> None:
         if not 0 < error <= MAX_ERROR:
             raise CodecError(f"error is a fraction of the gradient's mean square, 0 to {MAX_ERROR}, not {error}")
-        compiled.warm_up()
-        self.layout = layout
+        super().__init__(layout)
         self.error = error
-        self._pool = BufferPool()
         self._runs = SymbolRuns(SYMBOLS, [f"layer {layer.name}" for layer in layout], [layer.size for layer in layout])
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
@@ -98,12 +92,14 @@ class Adaptive:
             if not 0 <= step <= _LARGEST or step * top > _LARGEST:
                 raise CodecError(f"layer {layer.name}: {top} steps of {step} are no finite value")
         vector, y = room(out, self.layout)
+        on = backend.of(y)
         for layer, step in zip(self.layout, steps.tolist(), strict=True):
-            _reconstruct(symbols[layer.slice], y[layer.slice], step)
+            on.adaptive.reconstruct(symbols[layer.slice], y[layer.slice], step)
         return vector
 
     def _encode(self, x: Elements, rest: Elements | None) -> Buffers:
-        measured = [_measure(layer, x[layer.slice]) for layer in self.layout]
+        on = backend.of(x)
+        measured = [_checked(layer, *on.vectors.moments(x[layer.slice])[1:]) for layer in self.layout]
         squares = sum(square for square, _ in measured)
         shared = math.sqrt(12 * self.error * squares / max(len(x), 1))
         steps = np.empty(len(self.layout), np.float32)
@@ -111,24 +107,15 @@ class Adaptive:
         for index, (layer, (_, largest)) in enumerate(zip(self.layout, measured, strict=True)):
             steps[index], top = _step(shared, largest)
             here = None if rest is None else rest[layer.slice]
-            _quantize(x[layer.slice], symbols[layer.slice], here, float(steps[index]), top)
+            on.adaptive.quantize(x[layer.slice], symbols[layer.slice], here, float(steps[index]), top)
         return [steps, self._runs.pack(symbols)]
 
 
-def _measure(layer: Layer, x: Elements) -> tuple[float, float]:
-    """(sum of squares, largest magnitude) of a layer."""
-    if isinstance(x, torch.Tensor):
-        _, squares, bits = moments(x)
-    else:
-        parts = in_chunks(lambda start, stop: kernels.moments(x[start:stop]), x.size)
-        squares, bits = sum(part[1] for part in parts), max((int(part[2]) for part in parts), default=0)
-    if bits >= kernels.INFINITY_BITS:
+def _checked(layer: Layer, squares: float, largest: int) -> tuple[float, float]:
+    """(sum of squares, largest magnitude) of a layer, of the latter's bits."""
+    if largest >= INFINITY_BITS:
         raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
-    largest = float(np.uint32(bits).view(np.float32))
-    if isinstance(x, np.ndarray) and not 2.0**-40 < largest < 2.0**60:  # squares leave float32's range
-        wide = in_chunks(lambda start, stop: kernels.moments_wide(x[start:stop]), x.size)
-        squares = sum(part[1] for part in wide)
-    return squares, largest
+    return squares, float(np.uint32(largest).view(np.float32))
 
 
 def _step(shared: float, largest: float) -> tuple[np.float32, float]:
@@ -137,28 +124,3 @@ def _step(shared: float, largest: float) -> tuple[np.float32, float]:
         return np.float32(0), 0
     step = np.float32(min(max(shared, largest / MIDDLE, _SMALLEST), _LARGEST))
     return step, min(np.rint(largest / float(step)), MIDDLE, _LARGEST // float(step))
-
-
-def _quantize(x: Elements, symbols: np.ndarray, rest: Elements | None, step: float, top: float) -> None:
-    """Write a layer's symbols, and what they leave of x where there is a `rest` to write it to."""
-    if isinstance(x, torch.Tensor):
-        found = on_device.quantize(x, step, top)
-        symbols[:] = to_host(found)
-        if isinstance(rest, torch.Tensor):
-            torch.sub(x, on_device.reconstruct(found, step), out=rest)
-        return
-
-    def quantize(start: int, stop: int) -> None:
-        if rest is None:
-            adaptive_kernels.quantize(x[start:stop], symbols[start:stop], step, top)
-        else:
-            adaptive_kernels.quantize_rest(x[start:stop], symbols[start:stop], rest[start:stop], step, top)
-
-    in_chunks(quantize, x.size)
-
-
-def _reconstruct(symbols: np.ndarray, y: Elements, step: float) -> None:
-    if isinstance(y, torch.Tensor):
-        y.copy_(on_device.reconstruct(to_device(symbols, y), step))
-        return
-    in_chunks(lambda start, stop: adaptive_kernels.reconstruct(symbols[start:stop], y[start:stop], step), y.size)

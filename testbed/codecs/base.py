@@ -14,15 +14,16 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from testbed.codecs import kernels
-from testbed.codecs.device import planar
-from testbed.codecs.threads import in_chunks
+from testbed.codecs import backend
+from testbed.codecs.backend import Elements
+from testbed.codecs.buffers import BufferPool
+from testbed.codecs.kernels.compiled import warm_up
+from testbed.codecs.kernels.vectors import INFINITY_BITS
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
 
 Buffers = list[np.ndarray]  # what `encode` makes: one-dimensional, contiguous, uint8 or little-endian float32
 WireBuffers = Sequence[Any]  # what `decode` takes: anything with a buffer (bytes, memoryview, arrays)
-Elements = np.ndarray | torch.Tensor  # of a vector or a part of it: an array on the CPU, a tensor elsewhere
 
 _MASK = (1 << 64) - 1
 
@@ -73,6 +74,20 @@ class Codec(Protocol):
         """Decode into `out` or a fresh vector [layout.size]; CodecError when the message is not one of this codec."""
 
 
+class VectorCodec:
+    """What codecs of a model's vectors begin with: compiled kernels, the layout, and memory for messages.
+
+    Parameters
+    ----------
+    layout : the model
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        warm_up()
+        self.layout = layout
+        self._pool = BufferPool()
+
+
 def elements(vector: torch.Tensor, layout: Layout) -> Elements:
     """Return the vector's contiguous elements [layout.size] where they are, without a copy if they lie so.
 
@@ -121,24 +136,6 @@ def beside(other: torch.Tensor, vector: torch.Tensor, layout: Layout) -> Element
     return room(other, layout)[1]
 
 
-def to_host(x: Elements) -> np.ndarray:
-    """A copy on the CPU of what is elsewhere; an array itself."""
-    return x.cpu().numpy() if isinstance(x, torch.Tensor) else x
-
-
-def to_device(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
-    """An array on the device of `like`."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(like.device)
-
-
-def write(values: np.ndarray, x: Elements) -> None:
-    """x = values, on any device."""
-    if isinstance(x, torch.Tensor):
-        x.copy_(to_device(values, x))
-    else:
-        x[:] = values
-
-
 def expect(buffers: WireBuffers, names: Sequence[str]) -> None:
     """Raise CodecError unless there is one buffer per name."""
     if len(buffers) != len(names):
@@ -170,16 +167,9 @@ def stretches(lengths: Iterable[int]) -> tuple[slice, ...]:
     return tuple(slice(start, stop) for start, stop in pairwise(accumulate(lengths, initial=0)))
 
 
-def largest_bits(x: Elements) -> int:
-    """The bits of the largest magnitude, `kernels.INFINITY_BITS` or more where one is not finite; 0 of nothing."""
-    if isinstance(x, torch.Tensor):
-        return planar.largest_bits(x)
-    return int(max(in_chunks(lambda start, stop: kernels.largest_bits(x[start:stop]), x.size), default=0))
-
-
 def all_finite(x: Elements) -> bool:
     """Whether there is neither NaN nor infinity among float32 values that lie one after the other."""
-    return largest_bits(x) < kernels.INFINITY_BITS
+    return backend.of(x).vectors.largest_bits(x) < INFINITY_BITS
 
 
 def require_finite(x: Elements, layers: Iterable[Layer]) -> None:

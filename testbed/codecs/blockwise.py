@@ -12,21 +12,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from testbed.codecs import block_kernels, compiled
-from testbed.codecs.base import (
-    Buffers,
-    Elements,
-    Key,
-    WireBuffers,
-    beside,
-    elements,
-    room,
-    stretches,
-    to_device,
-    to_host,
-)
-from testbed.codecs.device import ternary as on_device
-from testbed.codecs.threads import CHUNK, in_chunks
+from testbed.codecs import backend
+from testbed.codecs.base import Buffers, Elements, Key, WireBuffers, beside, elements, room, stretches
+from testbed.codecs.kernels.blockwise import BLOCK
+from testbed.codecs.memory import ErrorFeedback
+from testbed.codecs.registry import codec
 from testbed.codecs.trits import TritFormat
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
@@ -42,9 +32,8 @@ class BlockFormat(TritFormat):
     """
 
     def __init__(self, layout: Layout, float_biases: bool, float_last: bool) -> None:
-        compiled.warm_up()
         super().__init__(layout, lambda layer: (float_biases and layer.bias) or (float_last and layer.last))
-        counts = [-(-layer.size // block_kernels.BLOCK) for layer in self.ternary]
+        counts = [-(-layer.size // BLOCK) for layer in self.ternary]
         self.blocks = stretches(counts)
         self.nbytes += 4 * (sum(counts) - self.scale_count)
         self.scale_count = sum(counts)
@@ -59,9 +48,10 @@ class BlockFormat(TritFormat):
         """Write 0, +scale or -scale of its block for each digit, the float layers as they came; see `Codec.decode`."""
         parts = self.check(buffers)
         vector, y = room(out, self.layout)
+        on = backend.of(y)
         self.selection.scatter(parts.floats, y)
         for layer, run, blocks in zip(self.ternary, self.runs, self.blocks, strict=True):
-            _unpack(parts.trits[run], y[layer.slice], parts.scales[blocks])
+            on.blockwise.unpack(parts.trits[run], y[layer.slice], parts.scales[blocks])
         return vector
 
     def _encode(self, x: Elements, code: Callable[[int, Layer, np.ndarray, np.ndarray], bool]) -> Buffers:
@@ -73,28 +63,7 @@ class BlockFormat(TritFormat):
         return buffers
 
 
-def _unpack(trits: np.ndarray, y: Elements, scales: np.ndarray) -> None:
-    if isinstance(y, torch.Tensor):
-        y.copy_(on_device.block_unpack(to_device(trits, y), len(y), to_device(scales, y)))
-        return
-
-    def unpack(start: int, stop: int) -> None:
-        first, last = _blocks_of(start, stop)
-        block_kernels.block_unpack(trits[first * block_kernels.SEGMENT :], y[start:stop], scales[first:last])
-
-    in_chunks(unpack, y.size)
-
-
-def _blocks_of(start: int, stop: int) -> tuple[int, int]:
-    return start // block_kernels.BLOCK, -(-stop // block_kernels.BLOCK)
-
-
-def _taken(made: tuple[torch.Tensor, torch.Tensor, bool], trits: np.ndarray, scales: np.ndarray) -> bool:
-    """Write a layer's trits and scales that were made on a device; pass on whether the layer was finite."""
-    trits[:], scales[:] = to_host(made[0]), to_host(made[1])
-    return made[2]
-
-
+@codec("ternary, blockwise")
 class BlockTernary(BlockFormat):
     """Stochastic ternary (terngrad, eq. 1 to 3) on the scale of each block; unbiased for the clipped vector.
 
@@ -114,19 +83,11 @@ class BlockTernary(BlockFormat):
     def encode(self, vector: torch.Tensor, key: Key) -> Buffers:
         """Clip, ternarize at random and pack; CodecError names the layer that holds NaN or infinity."""
         x = elements(vector, self.layout)
+        on = backend.of(x)
 
         def code(position: int, layer: Layer, trits: np.ndarray, scales: np.ndarray) -> bool:
-            values, drawn = x[layer.slice], np.uint32(key.layer(self.indexes[position]))
-            if isinstance(values, torch.Tensor):
-                return _taken(on_device.block_draw(values, self._clip, drawn), trits, scales)
-
-            def draw(start: int, stop: int) -> bool:
-                first, last = _blocks_of(start, stop)
-                place = first * block_kernels.SEGMENT
-                part, out = values[start:stop], trits[place:]
-                return block_kernels.block_draw(part, out, scales[first:last], place, self._clip, drawn)
-
-            return all(in_chunks(draw, layer.size))
+            drawn = np.uint32(key.layer(self.indexes[position]))
+            return on.blockwise.draw(x[layer.slice], trits, scales, self._clip, drawn)
 
         return self._encode(x, code)
 
@@ -158,20 +119,12 @@ class BlockThresholdTernary(BlockFormat):
         CodecError : a layer is not finite; its residual, and those of layers after it, are then to be thrown away
         """
         x, rest = elements(vector, self.layout), beside(residual, vector, self.layout)
+        on = backend.of(x)
         for layer in self.floats:
             residual[layer.slice] += vector[layer.slice]
 
         def code(position: int, layer: Layer, trits: np.ndarray, scales: np.ndarray) -> bool:
-            values, kept = x[layer.slice], rest[layer.slice]
-            if isinstance(values, torch.Tensor) and isinstance(kept, torch.Tensor):
-                return _taken(on_device.block_feedback(values, kept), trits, scales)
-
-            def feed(start: int, stop: int) -> bool:
-                first, last = _blocks_of(start, stop)
-                out = trits[first * block_kernels.SEGMENT :]
-                return block_kernels.block_feedback(values[start:stop], kept[start:stop], out, scales[first:last])
-
-            return all(in_chunks(feed, layer.size))
+            return on.blockwise.feed_back(x[layer.slice], rest[layer.slice], trits, scales)
 
         buffers = self._encode(rest, code)
         for layer in self.floats:
@@ -179,4 +132,7 @@ class BlockThresholdTernary(BlockFormat):
         return buffers
 
 
-assert CHUNK % block_kernels.BLOCK == 0  # a chunk begins at a block
+@codec("ternary with feedback, blockwise")
+def blockwise_with_feedback(layout: Layout) -> ErrorFeedback:
+    """`BlockThresholdTernary` with the memory that it needs."""
+    return ErrorFeedback(BlockThresholdTernary(layout))

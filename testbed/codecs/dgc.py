@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
+from types import ModuleType
 
 import numpy as np
 import torch
 
-from testbed.codecs import kernels, sparse_kernels
+from testbed.codecs import backend
 from testbed.codecs.base import Buffers, Elements, Key, beside, stretches
-from testbed.codecs.device import sparse as on_device
-from testbed.codecs.device.ternary import moments
-from testbed.codecs.sparse import Kept, SparseCodec, finite, gathered, put
-from testbed.codecs.threads import in_chunks
+from testbed.codecs.sparse import Kept, SparseCodec, finite
 from testbed.codecs.topk import VALUES, Largest, ValueKind
 from testbed.errors import CodecError
 from testbed.layout import Layout
@@ -95,43 +93,27 @@ class DGC(SparseCodec):
         """
         x = finite(vector, self.layout)
         memory.total, memory.velocity = memory.total.to(vector.device), memory.velocity.to(vector.device)
-        self._accumulate(x, self._clipping(x), memory)
-        v, kept = beside(memory.total, vector, self.layout), self.kept_at(key.step)
+        on, v = backend.of(x), beside(memory.total, vector, self.layout)
+        u = beside(memory.velocity, vector, self.layout) if self.momentum else v[:0]
+        on.dgc.accumulate(x, self._clipping(on, x), np.float32(self.momentum), self.nesterov, u, v)
+        kept = self.kept_at(key.step)
         places = self.largest.places(v, kept)
-        values = gathered(v, places, self._pool.take)
+        values = on.sparse.gather(v, places, self._pool.take)
         buffers = self.pack(Kept(places, values))
         values -= self.sent(values, places)
-        put(v, places, values)
+        on.sparse.put(v, places, values)
         if self.masking and self.momentum:
             values.fill(0)
-            u = beside(memory.velocity, vector, self.layout)
             for here in self._masked(places, kept):
-                put(u, places[here], values[here])
+                on.sparse.put(u, places[here], values[here])
         return buffers
 
-    def _clipping(self, x: Elements) -> np.float32:
+    def _clipping(self, on: ModuleType, x: Elements) -> np.float32:
         """The factor that clips the gradient (3.2, "local gradient clipping")."""
         if self.clip_norm is None:
             return np.float32(1)
-        if isinstance(x, torch.Tensor):
-            squares = moments(x)[1]
-        else:
-            parts = in_chunks(lambda start, stop: kernels.moments_wide(x[start:stop]), x.size)
-            squares = sum(part[1] for part in parts)
+        _, squares = on.vectors.moments_wide(x)
         return np.float32(min(1.0, self.clip_norm / sqrt(squares)) if squares else 1.0)
-
-    def _accumulate(self, x: Elements, factor: np.float32, memory: DGCMemory) -> None:
-        momentum = np.float32(self.momentum)
-        if isinstance(x, torch.Tensor):
-            on_device.accumulate(x, factor, float(momentum), self.nesterov, memory.velocity, memory.total)
-            return
-        u, v = memory.velocity.numpy(), memory.total.numpy()
-
-        def accumulate(start: int, stop: int) -> None:
-            velocity = u[start:stop] if self.momentum else u
-            sparse_kernels.accumulate(x[start:stop], factor, momentum, self.nesterov, velocity, v[start:stop])
-
-        in_chunks(accumulate, x.size)
 
     def _masked(self, places: np.ndarray, kept: float) -> list[slice]:
         """Of the places, those of each layer that holds something back."""

@@ -5,24 +5,24 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from testbed.codecs import compiled
+from testbed.codecs import backend
 from testbed.codecs.base import (
     Buffers,
     Key,
+    VectorCodec,
     WireBuffers,
     elements,
     expect,
     require_finite,
     room,
-    to_host,
     wire_array,
-    write,
 )
-from testbed.codecs.buffers import BufferPool
+from testbed.codecs.registry import codec
 from testbed.layout import Layout
 
 
-class Float32:
+@codec("float32")
+class Float32(VectorCodec):
     """One buffer: the parameters in the order of the layout, little-endian float32.
 
     Parameters
@@ -31,17 +31,15 @@ class Float32:
     """
 
     def __init__(self, layout: Layout) -> None:
-        compiled.warm_up()
-        self.layout = layout
+        super().__init__(layout)
         self.nbytes = 4 * layout.size
-        self._pool = BufferPool()
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Copy the vector; CodecError names the layer that holds NaN or infinity. No random numbers are drawn."""
         x = elements(vector, self.layout)
         require_finite(x, self.layout)
         values = self._pool.take(self.layout.size, np.float32)
-        values[:] = to_host(x)
+        values[:] = backend.of(x).vectors.host(x)
         return [values]
 
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -49,5 +47,5 @@ class Float32:
         expect(buffers, ["parameters"])
         values = wire_array(buffers[0], np.float32, self.layout.size, "parameters")
         vector, y = room(out, self.layout)
-        write(values, y)
+        backend.of(y).vectors.write(values, y)
         return vector

@@ -20,23 +20,10 @@ import math
 import numpy as np
 import torch
 
-from testbed.codecs import bit_kernels, compiled, kernels
-from testbed.codecs.base import (
-    Buffers,
-    Elements,
-    Key,
-    WireBuffers,
-    elements,
-    expect,
-    largest_bits,
-    room,
-    to_device,
-    to_host,
-    wire_array,
-)
-from testbed.codecs.buffers import BufferPool
-from testbed.codecs.device import planes as on_device
-from testbed.codecs.threads import in_chunks
+from testbed.codecs import backend
+from testbed.codecs.base import Buffers, Key, VectorCodec, WireBuffers, elements, expect, room, wire_array
+from testbed.codecs.kernels.vectors import INFINITY_BITS
+from testbed.codecs.registry import codec
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
 
@@ -47,7 +34,8 @@ _SMALLEST_SHIFT = _TOP - 128  # of a layer that reaches the end of float32, 2^12
 _LARGEST_SHIFT = 126  # its inverse is still a normal float32
 
 
-class Half:
+@codec("float16")
+class Half(VectorCodec):
     """float16 with layer-wise scaling; see the module for the error.
 
     Parameters
@@ -60,18 +48,19 @@ class Half:
     """
 
     def __init__(self, layout: Layout) -> None:
-        compiled.warm_up()
-        self.layout = layout
+        super().__init__(layout)
         self.nbytes = len(layout) + 2 * layout.size
-        self._pool = BufferPool()
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Scale and round to nearest, ties to even; CodecError names the layer that holds NaN or infinity."""
         x = elements(vector, self.layout)
-        shifts = [_shift(layer, x[layer.slice]) for layer in self.layout]
+        on = backend.of(x)
+        shifts = [_shift(layer, on.vectors.largest_bits(x[layer.slice])) for layer in self.layout]
         halves = self._pool.take(self.layout.size, np.uint16)
         for layer, shift in zip(self.layout, shifts, strict=True):
-            _pack(x[layer.slice], halves[layer.slice], shift)
+            # Where 2^15 stands for the end of float32, rounding up to it would be infinity; elsewhere no limit is met.
+            limit = _TOP_HALF if shift == _SMALLEST_SHIFT else np.float32(2.0**_TOP)
+            on.half.pack(x[layer.slice], halves[layer.slice], np.float32(2.0**shift), limit)
         return [np.array([shift + _OFFSET for shift in shifts], np.uint8), halves.view(np.uint8)]
 
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -85,35 +74,17 @@ class Half:
                     f"layer {layer.name}: a shift of {shift} is not in {_SMALLEST_SHIFT} .. {_LARGEST_SHIFT}"
                 )
         vector, y = room(out, self.layout)
+        on = backend.of(y)
         for layer, shift in zip(self.layout, shifts, strict=True):
-            if _unpack(halves[layer.slice], y[layer.slice], np.float32(2.0**-shift)) >= kernels.INFINITY_BITS:
+            largest = on.half.unpack(halves[layer.slice], y[layer.slice], np.float32(2.0**-shift))
+            if largest >= INFINITY_BITS:
                 raise CodecError(f"layer {layer.name}: NaN or infinity among the halves of a message")
         return vector
 
 
-def _shift(layer: Layer, x: Elements) -> int:
-    """The exponent of the power of two that a layer is multiplied by."""
-    bits = largest_bits(x)
-    if bits >= kernels.INFINITY_BITS:
+def _shift(layer: Layer, largest: int) -> int:
+    """The exponent of the power of two that a layer is multiplied by; `largest` are its largest magnitude's bits."""
+    if largest >= INFINITY_BITS:
         raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
-    _, exponent = math.frexp(np.uint32(bits).view(np.float32))
-    return min(_TOP - exponent, _LARGEST_SHIFT) if bits else 0
-
-
-def _pack(x: Elements, halves: np.ndarray, shift: int) -> None:
-    factor = np.float32(2.0**shift)
-    # Where 2^15 stands for the end of float32, rounding up to it would be infinity; elsewhere no limit is met.
-    limit = _TOP_HALF if shift == _SMALLEST_SHIFT else np.float32(2.0**_TOP)
-    if isinstance(x, torch.Tensor):
-        halves[:] = to_host(on_device.halves_pack(x, factor, limit))
-        return
-    in_chunks(lambda start, stop: bit_kernels.halves_pack(x[start:stop], halves[start:stop], factor, limit), x.size)
-
-
-def _unpack(halves: np.ndarray, y: Elements, factor: np.float32) -> int:
-    """Write a layer; the bits of its largest magnitude."""
-    if isinstance(y, torch.Tensor):
-        y.copy_(on_device.halves_unpack(to_device(halves, y), factor))
-        return largest_bits(y)
-    parts = in_chunks(lambda start, stop: bit_kernels.halves_unpack(halves[start:stop], y[start:stop], factor), y.size)
-    return max(parts, default=0)
+    _, exponent = math.frexp(np.uint32(largest).view(np.float32))
+    return min(_TOP - exponent, _LARGEST_SHIFT) if largest else 0

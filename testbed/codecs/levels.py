@@ -22,24 +22,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from testbed.codecs import compiled, kernels, level_kernels
+from testbed.codecs import backend
 from testbed.codecs.base import (
     Buffers,
+    VectorCodec,
     WireBuffers,
     expect,
     output,
     require_finite,
     room,
     stretches,
-    to_device,
     wire_array,
 )
-from testbed.codecs.buffers import BufferPool
-from testbed.codecs.device import planes as on_device
+from testbed.codecs.kernels import levels as kernels
+from testbed.codecs.kernels import planar
 from testbed.codecs.ternary import Ternary
-from testbed.codecs.threads import CHUNK, in_chunks
 from testbed.errors import CodecError
-from testbed.layout import Layer, Layout
+from testbed.layout import Layer
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Levels:
     raised: np.ndarray
 
 
-class LevelSum:
+class LevelSum(VectorCodec):
     """Adds messages of one `Ternary` codec and carries the sum of all `workers` of them.
 
     Parameters
@@ -72,18 +71,16 @@ class LevelSum:
     def __init__(self, messages: Ternary, workers: int) -> None:
         if not 1 <= workers <= 32_767:
             raise CodecError(f"a sum of levels is over 1 to 32,767 workers, not {workers}")
-        compiled.warm_up()
-        self.layout: Layout = messages.layout
+        super().__init__(messages.layout)
         self.workers = workers
         self.bits = (2 * workers).bit_length()
         self._format = messages
         self._dtype = np.uint8 if 2 * workers <= 255 else np.uint16
         sizes = [layer.size for layer in messages.ternary]
-        lengths = [self.bits * -(-size // level_kernels.PLANES) for size in sizes]
+        lengths = [planar.plane_bytes(size, self.bits) for size in sizes]
         self._stretches, self._runs = stretches(sizes), stretches(lengths)
         self._level_count, self._level_bytes = sum(sizes), sum(lengths)
         self.nbytes = 4 * messages.scale_count + 4 * messages.float_size + self._level_bytes
-        self._pool = BufferPool()
 
     def sum(self, messages: Iterable[WireBuffers]) -> Levels:
         """Add ternary messages; the float layers in float32, in the order given.
@@ -97,7 +94,7 @@ class LevelSum:
             parts = self._format.check(message)
             total = self._accumulate(total, 1, parts.scales, parts.floats)
             for run, stretch in zip(self._format.runs, self._stretches, strict=True):
-                _add(parts.trits[run], total.raised[stretch])
+                kernels.add_trits(parts.trits[run], total.raised[stretch])
         return _at_least_one(total)
 
     def add(self, sums: Iterable[Levels]) -> Levels:
@@ -141,7 +138,7 @@ class LevelSum:
         self._require_complete(levels)
         packed = self._pool.take(self._level_bytes)
         for run, stretch in zip(self._runs, self._stretches, strict=True):
-            self._pack(levels.raised[stretch], packed[run])
+            planar.pack(levels.raised[stretch], packed[run], self.bits)
         return [levels.scales.copy(), self._copy(levels.floats), packed]
 
     def unpack(self, buffers: WireBuffers) -> Levels:
@@ -149,7 +146,7 @@ class LevelSum:
         scales, floats, packed = self._check(buffers)
         raised = self._pool.take(self._level_count, self._dtype)
         for layer, run, stretch in zip(self._format.ternary, self._runs, self._stretches, strict=True):
-            self._unpack(packed[run], raised[stretch])
+            planar.unpack(packed[run], raised[stretch], self.bits)
             self._check_levels(layer, int(raised[stretch].max(initial=0)))
         return Levels(self.workers, scales.copy(), self._copy(floats), raised)
 
@@ -169,16 +166,14 @@ class LevelSum:
 
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
         """The mean over the workers of what their messages decode to; see `Codec.decode`."""
-        vector, y = room(out, self.layout)
-        if not isinstance(y, torch.Tensor):
-            return self.mean(self.unpack(buffers), vector)
         scales, floats, packed = self._check(buffers)
+        vector, y = room(out, self.layout)
+        on = backend.of(y)
         self._format.selection.scatter(self._mean(floats, self.workers), y)
         for position, (layer, run) in enumerate(zip(self._format.ternary, self._runs, strict=True)):
-            raised = on_device.levels_unpack(to_device(packed[run], y), layer.size, self.bits)
-            self._check_levels(layer, int(raised.max().item()) if layer.size else 0)
             step = float(self._format.scale_of(scales, position)) / self.workers
-            y[layer.slice] = on_device.levels_scale(raised, self.workers, step)
+            how = self.workers, self.bits, step, self._pool.take
+            self._check_levels(layer, on.levels.unpack(packed[run], y[layer.slice], *how))
         return vector
 
     def mean(self, levels: Levels, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -189,7 +184,7 @@ class LevelSum:
         self._format.selection.scatter(self._mean(levels.floats, levels.count), y)
         for position, (layer, stretch) in enumerate(zip(self._format.ternary, self._stretches, strict=True)):
             step = float(self._format.scale_of(levels.scales, position)) / levels.count
-            _scale(levels.raised[stretch], y[layer.slice], levels.count, step)
+            kernels.scale(levels.raised[stretch], y[layer.slice], levels.count, step)
         return vector
 
     def _require_complete(self, levels: Levels) -> None:
@@ -197,36 +192,8 @@ class LevelSum:
             raise CodecError(f"a sum over {levels.count} of {self.workers} workers is not complete")
         require_finite(levels.floats, self._format.floats)  # float32 sums of finite values can overflow
 
-    def _pack(self, raised: np.ndarray, packed: np.ndarray) -> None:
-        def pack(start: int, stop: int) -> None:
-            first = self.bits * start // level_kernels.PLANES
-            level_kernels.levels_pack(raised[start:stop], packed[first:], self.bits)
-
-        in_chunks(pack, raised.size)
-
-    def _unpack(self, packed: np.ndarray, raised: np.ndarray) -> None:
-        def unpack(start: int, stop: int) -> None:
-            first = self.bits * start // level_kernels.PLANES
-            level_kernels.levels_unpack(packed[first:], raised[start:stop], self.bits)
-
-        in_chunks(unpack, raised.size)
-
 
 def _at_least_one(total: Levels | None) -> Levels:
     if total is None:
         raise CodecError("a sum over no messages")
     return total
-
-
-def _add(trits: np.ndarray, raised: np.ndarray) -> None:
-    in_chunks(
-        lambda start, stop: level_kernels.ternary_add(trits[start // kernels.TRITS :], raised[start:stop]),
-        raised.size,
-    )
-
-
-def _scale(raised: np.ndarray, y: np.ndarray, count: int, step: float) -> None:
-    in_chunks(lambda start, stop: level_kernels.levels_scale(raised[start:stop], y[start:stop], count, step), y.size)
-
-
-assert CHUNK % (level_kernels.PLANES * kernels.SEGMENT) == 0  # a chunk's levels begin at a block

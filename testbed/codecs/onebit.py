@@ -22,11 +22,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from testbed.codecs import bit_kernels, compiled
+from testbed.codecs import backend
 from testbed.codecs.base import (
     Buffers,
     Elements,
     Key,
+    VectorCodec,
     WireBuffers,
     all_finite,
     beside,
@@ -34,20 +35,18 @@ from testbed.codecs.base import (
     expect,
     room,
     stretches,
-    to_device,
-    to_host,
     wire_array,
 )
-from testbed.codecs.buffers import BufferPool
-from testbed.codecs.device import planes as on_device
-from testbed.codecs.threads import in_chunks
+from testbed.codecs.kernels.planar import PLANES
+from testbed.codecs.memory import ErrorFeedback
+from testbed.codecs.registry import codec
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
 
 LONGEST = 32_768  # elements of a vector's column: 128 KB, which a core's second cache holds
 
 
-class OneBit:
+class OneBit(VectorCodec):
     """Signs and column means.
 
     Parameters
@@ -60,15 +59,13 @@ class OneBit:
     """
 
     def __init__(self, layout: Layout) -> None:
-        compiled.warm_up()
-        self.layout = layout
+        super().__init__(layout)
         self._columns = [_Columns(layer) for layer in layout]
         self._means = stretches(2 * columns.count for columns in self._columns)
         self._runs = stretches(columns.nbytes for columns in self._columns)
         self._mean_count = sum(2 * columns.count for columns in self._columns)
         self._sign_bytes = sum(columns.nbytes for columns in self._columns)
         self.nbytes = 4 * self._mean_count + self._sign_bytes
-        self._pool = BufferPool()
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Code without feedback; CodecError names the layer that holds NaN or infinity."""
@@ -85,9 +82,11 @@ class OneBit:
         return self._encode(elements(vector, self.layout), beside(residual, vector, self.layout))
 
     def _encode(self, x: Elements, rest: Elements | None) -> Buffers:
+        on = backend.of(x)
         means, signs = self._pool.take(self._mean_count, np.float32), self._pool.take(self._sign_bytes)
         for layer, columns, here, run in zip(self.layout, self._columns, self._means, self._runs, strict=True):
-            _pack(columns, x[layer.slice], None if rest is None else rest[layer.slice], signs[run], means[here])
+            kept = None if rest is None else rest[layer.slice]
+            on.onebit.pack(x[layer.slice], kept, signs[run], means[here], columns.length)
             if not all_finite(means[here]):
                 raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
         return [means, signs]
@@ -101,8 +100,9 @@ class OneBit:
             if not all_finite(means[here]):
                 raise CodecError(f"layer {layer.name}: a column's mean is not finite")
         vector, y = room(out, self.layout)
+        on = backend.of(y)
         for layer, columns, here, run in zip(self.layout, self._columns, self._means, self._runs, strict=True):
-            _unpack(columns, signs[run], means[here], y[layer.slice])
+            on.onebit.unpack(signs[run], means[here], y[layer.slice], columns.length)
         return vector
 
 
@@ -115,46 +115,14 @@ class _Columns:
     """
 
     def __init__(self, layer: Layer) -> None:
-        self.size = layer.size
         self.length = max(1, min(layer.size, LONGEST) if layer.bias else layer.size // max(layer.shape[0], 1))
-        self.width = -(-self.length // bit_kernels.PLANES)
-        self.count = -(-self.size // self.length)
-        missing = self.count * self.length - self.size
-        self.nbytes = self.count * self.width - self.width + -(-(self.length - missing) // bit_kernels.PLANES)
-
-    def group(self, start: int, stop: int) -> tuple[slice, slice, slice]:
-        """The columns that begin in a chunk of the layer: their places in its elements, signs and means."""
-        first, last = -(-start // self.length), -(-stop // self.length)
-        return (
-            slice(first * self.length, last * self.length),
-            slice(first * self.width, last * self.width),
-            slice(2 * first, 2 * last),
-        )
+        self.count = -(-layer.size // self.length)
+        missing = self.count * self.length - layer.size
+        width = -(-self.length // PLANES)
+        self.nbytes = self.count * width - width + -(-(self.length - missing) // PLANES)
 
 
-def _pack(columns: _Columns, x: Elements, rest: Elements | None, signs: np.ndarray, means: np.ndarray) -> None:
-    if isinstance(x, torch.Tensor) and not isinstance(rest, np.ndarray):
-        packed, pairs = on_device.signs_pack(x, rest, columns.length)
-        signs[:], means[:] = to_host(packed), to_host(pairs)
-        return
-
-    def pack(start: int, stop: int) -> None:
-        here, run, pairs = columns.group(start, stop)
-        if rest is None:
-            bit_kernels.signs_pack(x[here], signs[run], means[pairs], columns.length)
-        else:
-            bit_kernels.signs_pack_rest(x[here], rest[here], signs[run], means[pairs], columns.length)
-
-    in_chunks(pack, columns.size)
-
-
-def _unpack(columns: _Columns, signs: np.ndarray, means: np.ndarray, y: Elements) -> None:
-    if isinstance(y, torch.Tensor):
-        y.copy_(on_device.signs_unpack(to_device(signs, y), to_device(means, y), len(y), columns.length))
-        return
-
-    def unpack(start: int, stop: int) -> None:
-        here, run, pairs = columns.group(start, stop)
-        bit_kernels.signs_unpack(signs[run], means[pairs], y[here], columns.length)
-
-    in_chunks(unpack, columns.size)
+@codec("1-bit with feedback")
+def one_bit_with_feedback(layout: Layout) -> ErrorFeedback:
+    """1-bit SGD as the paper has it."""
+    return ErrorFeedback(OneBit(layout))

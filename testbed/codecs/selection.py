@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from testbed.codecs.base import Elements, require_finite, stretches, to_host, wire_array, write
+from testbed.codecs import backend
+from testbed.codecs.base import Elements, require_finite, stretches, wire_array
 from testbed.codecs.buffers import BufferPool
 from testbed.layout import Layer, Layout
 
@@ -38,9 +39,9 @@ class Selection:
 
     def gather(self, x: Elements) -> np.ndarray:
         """A copy of the float layers of a vector, one after the other; CodecError names one that is not finite."""
-        values = self._pool.take(self.nbytes // 4, np.float32)
+        on, values = backend.of(x), self._pool.take(self.nbytes // 4, np.float32)
         for layer, place in zip(self.floats, self._places, strict=True):
-            values[place] = to_host(x[layer.slice])
+            values[place] = on.vectors.host(x[layer.slice])
         require_finite(values, self.floats)
         return values
 
@@ -52,5 +53,6 @@ class Selection:
 
     def scatter(self, values: np.ndarray, x: Elements) -> None:
         """The inverse of `gather`, into a vector [layout.size]."""
+        on = backend.of(x)
         for layer, place in zip(self.floats, self._places, strict=True):
-            write(values[place], x[layer.slice])
+            on.vectors.write(values[place], x[layer.slice])

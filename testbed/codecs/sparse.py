@@ -4,7 +4,7 @@ A message's buffers, numbers little-endian:
 
 1. counts: uint32, how many elements each layer keeps;
 2. gaps: for each kept element the number of elements skipped since the one before it (or since its layer began), one
-   section a layer (`testbed.codecs.rice`);
+   section a layer (`testbed.codecs.lossless.rice`);
 3. and on: the values of the kept elements, layer after layer, as the codec says (`Values`).
 
 At one element in 1,000 a place costs 11.5 bits; where most are kept, a bit for each element of the layer.
@@ -12,18 +12,18 @@ At one element in 1,000 a place costs 11.5 bits; where most are kept, a bit for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from testbed.codecs import bit_kernels, compiled, rice, sparse_kernels
+from testbed.codecs import backend, kernels
 from testbed.codecs.base import (
     Buffers,
     Elements,
     Key,
+    VectorCodec,
     WireBuffers,
     all_finite,
     elements,
@@ -31,13 +31,10 @@ from testbed.codecs.base import (
     require_finite,
     room,
     stretches,
-    to_device,
-    to_host,
     wire_array,
 )
-from testbed.codecs.buffers import Allocate, BufferPool
-from testbed.codecs.device import sparse as on_device
-from testbed.codecs.threads import CHUNK, in_chunks
+from testbed.codecs.buffers import Allocate
+from testbed.codecs.lossless import rice
 from testbed.errors import CodecError
 from testbed.layout import Layout
 
@@ -80,7 +77,7 @@ class Floats:
     def encode(self, values: np.ndarray, counts: np.ndarray, allocate: Allocate = np.empty) -> Buffers:
         largest, lower = np.empty(counts.size, np.uint8), allocate(values.size, np.uint32)
         fractions = allocate(3 * values.size, np.uint8)
-        sparse_kernels.split_floats(values, counts, largest, lower, fractions)
+        kernels.sparse.split_floats(values, counts, largest, lower, fractions)
         return [largest, rice.pack(lower, counts, allocate), fractions]
 
     def decode(self, buffers: WireBuffers, counts: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
@@ -88,7 +85,7 @@ class Floats:
         fractions = wire_array(buffers[2], np.uint8, 3 * int(counts.sum()), "fractions")
         lower = rice.unpack(buffers[1], counts, "lower exponents", allocate)
         values = allocate(lower.size, np.float32)
-        if not sparse_kernels.join_floats(largest, lower, fractions, counts, values):
+        if not kernels.sparse.join_floats(largest, lower, fractions, counts, values):
             raise CodecError("lower exponents: one is below 0")
         return values
 
@@ -100,13 +97,13 @@ class HalfFloats:
 
     def encode(self, values: np.ndarray, counts: np.ndarray, allocate: Allocate = np.empty) -> Buffers:
         halves = allocate(values.size, np.uint16)
-        bit_kernels.halves_pack(values, halves, np.float32(1), np.float32(np.finfo(np.float16).max))
+        kernels.half.pack(values, halves, np.float32(1), np.float32(np.finfo(np.float16).max))
         return [halves.view(np.float16)]
 
     def decode(self, buffers: WireBuffers, counts: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
         halves = wire_array(buffers[0], np.uint16, int(counts.sum()), "values")
         values = allocate(halves.size, np.float32)
-        bit_kernels.halves_unpack(halves, values, np.float32(1))
+        kernels.half.unpack(halves, values, np.float32(1))
         return values
 
 
@@ -131,14 +128,14 @@ class Signs:
         values = allocate(int(counts.sum()), np.float32)
         for scale, place in zip(scales, _of(counts), strict=True):
             values[place] = scale
-        sparse_kernels.negate(signs, values)
+        kernels.sparse.negate(signs, values)
         return values
 
 
 def pack_signs(values: np.ndarray, allocate: Allocate) -> np.ndarray:
-    """A bit for each value, 1 where it is negative; `sparse_kernels.negate` puts the signs back."""
+    """A bit for each value, 1 where it is negative; `kernels.sparse.negate` puts the signs back."""
     signs = allocate(-(-values.size // 8), np.uint8)
-    sparse_kernels.sign_bits(values, signs)
+    kernels.sparse.sign_bits(values, signs)
     return signs
 
 
@@ -151,7 +148,7 @@ def _of(counts: np.ndarray) -> tuple[slice, ...]:
     return stretches(counts.tolist())
 
 
-class SparseCodec:
+class SparseCodec(VectorCodec):
     """Packs kept elements into messages, and decodes these; subclasses say which elements of a vector are kept.
 
     Parameters
@@ -163,21 +160,19 @@ class SparseCodec:
     def __init__(self, layout: Layout, values: Values) -> None:
         if layout.size >= 1 << 32:
             raise CodecError(f"a sparse message has 32-bit places; the model has {layout.size} parameters")
-        compiled.warm_up()
-        self.layout = layout
+        super().__init__(layout)
         self.values = values
         self._offsets = np.array([layer.offset for layer in layout], np.int64)
         self._ends = np.array([layer.end for layer in layout], np.int64)
         self._bounds = np.append(self._offsets, layout.size).astype(np.uint32)
         self._names = ("counts", "gaps", *values.names)
-        self._pool = BufferPool()
 
     def pack(self, kept: Kept) -> Buffers:
         """The message; CodecError names the layer whose kept values are not finite."""
         counts = self._counts(kept.places)
         self._check(kept.values, counts)
         gaps = self._pool.take(kept.places.size, np.uint32)
-        sparse_kernels.gaps_of(kept.places, counts, self._offsets, gaps)
+        kernels.sparse.gaps_of(kept.places, counts, self._offsets, gaps)
         gap_codes = rice.pack(gaps, counts, self._pool.take)
         return [counts.astype(np.uint32), gap_codes, *self.values.encode(kept.values, counts, self._pool.take)]
 
@@ -194,7 +189,7 @@ class SparseCodec:
         if beyond.any():
             raise self._beyond(int(beyond.argmax()))
         places = rice.unpack(buffers[1], counts, "gaps", self._pool.take)
-        layer = sparse_kernels.places_of(places, counts, self._offsets, self._ends)
+        layer = kernels.sparse.places_of(places, counts, self._offsets, self._ends)
         if layer >= 0:
             raise self._beyond(layer)
         values = self.values.decode(buffers[2:], counts, self._pool.take)
@@ -206,17 +201,14 @@ class SparseCodec:
         kept = self.unpack(buffers)
         vector, y = room(out, self.layout)
         vector.zero_()
-        put(y, kept.places, kept.values)
+        backend.of(y).sparse.put(y, kept.places, kept.values)
         return vector
 
     def add(self, buffers: WireBuffers, total: torch.Tensor) -> None:
         """Add a message's values to a vector [layout.size] in place, going only where there are any."""
         kept = self.unpack(buffers)
         _, y = room(total, self.layout)
-        if isinstance(y, torch.Tensor):
-            y.index_add_(0, to_device(kept.places.astype(np.int64), y), to_device(kept.values, y))
-        else:
-            sparse_kernels.scatter_add(kept.places, kept.values, y)
+        backend.of(y).sparse.add(y, kept.places, kept.values)
 
     def sent(self, values: np.ndarray, places: np.ndarray) -> np.ndarray:
         """What the receiver of finite values at these places decodes."""
@@ -258,70 +250,9 @@ class Sparse(SparseCodec):
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""
         x = elements(vector, self.layout)
-        places = select(x, NOT_ZERO, allocate=self._pool.take)
-        return self.pack(Kept(places, gathered(x, places, self._pool.take)))
-
-
-def select(x: Elements, threshold: np.uint32, start: int = 0, allocate: Allocate = np.empty) -> np.ndarray:
-    """The places (uint32, increasing, from `start`) of the elements with bits of the magnitude >= threshold > 0.
-
-    NaN and infinity are always among them.
-    """
-    if isinstance(x, torch.Tensor):
-        return (to_host(on_device.select(x, threshold)) + start).astype(np.uint32)
-
-    def find(first: int, last: int, out: np.ndarray) -> int:
-        return sparse_kernels.select(x[first:last], threshold, start + first, out)
-
-    return _found(find, x.size, allocate)
-
-
-def add_select(x: Elements, total: Elements, threshold: np.uint32, allocate: Allocate = np.empty) -> np.ndarray:
-    """total += x, and `select` from the total, in one pass."""
-    if isinstance(x, torch.Tensor):
-        total += x
-        return select(total, threshold)
-
-    def find(first: int, last: int, out: np.ndarray) -> int:
-        return sparse_kernels.add_select(x[first:last], total[first:last], threshold, first, out)
-
-    return _found(find, x.size, allocate)
-
-
-def _found(find: Callable[[int, int, np.ndarray], int], size: int, allocate: Allocate) -> np.ndarray:
-    """What `find(first, last, out)` writes of each chunk; it returns how much that is, and needs room for one more."""
-    room = allocate(size + -(-size // CHUNK), np.uint32)
-
-    def found(first: int, last: int) -> np.ndarray:
-        out = room[first + first // CHUNK :][: last - first + 1]
-        return out[: find(first, last, out)]
-
-    return joined(in_chunks(found, size), allocate)
-
-
-def gathered(x: Elements, places: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
-    """x[places]; numpy would first widen the places to 64 bits."""
-    if isinstance(x, torch.Tensor):
-        return to_host(x[to_device(places.astype(np.int64), x)])
-    values = allocate(places.size, np.float32)
-    sparse_kernels.gather(x, places, values)
-    return values
-
-
-def put(x: Elements, places: np.ndarray, values: np.ndarray) -> None:
-    """x[places] = values."""
-    if isinstance(x, torch.Tensor):
-        x[to_device(places.astype(np.int64), x)] = to_device(values, x)
-    else:
-        sparse_kernels.scatter(places, values, x)
-
-
-def joined(parts: Sequence[np.ndarray], allocate: Allocate = np.empty) -> np.ndarray:
-    """Places from one stretch after the other, in one array."""
-    if len(parts) == 1:
-        return parts[0]
-    places = allocate(sum(part.size for part in parts), np.uint32)
-    return np.concatenate(parts, out=places) if parts else places
+        on = backend.of(x)
+        places = on.sparse.select(x, NOT_ZERO, self._pool.take)
+        return self.pack(Kept(places, on.sparse.gather(x, places, self._pool.take)))
 
 
 def finite(vector: torch.Tensor, layout: Layout) -> Elements:

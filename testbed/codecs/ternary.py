@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import torch
 
-from testbed.codecs import compiled, kernels
-from testbed.codecs.base import Buffers, Elements, Key, beside, elements, to_host
-from testbed.codecs.device import ternary as on_device
-from testbed.codecs.threads import in_chunks
+from testbed.codecs import backend
+from testbed.codecs.base import Buffers, Elements, Key, beside, elements
+from testbed.codecs.kernels.ternary import DRAW_RANGE
+from testbed.codecs.kernels.vectors import INFINITY_BITS
+from testbed.codecs.registry import codec
 from testbed.codecs.trits import TritFormat
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
@@ -35,6 +37,7 @@ class Limits:
     scales: np.ndarray
 
 
+@codec("ternary")
 class Ternary(TritFormat):
     """TernGrad's stochastic ternary gradients (terngrad, sections 3.1 and 3.3).
 
@@ -56,14 +59,14 @@ class Ternary(TritFormat):
     ) -> None:
         if clip is not None and not clip > 0:
             raise CodecError(f"clip is a positive number of standard deviations or None, not {clip}")
-        compiled.warm_up()
         super().__init__(layout, lambda layer: float_last and layer.last, one_scale=not layerwise)
         self.clip = clip
 
     def limits(self, vector: torch.Tensor) -> Limits:
         """Measure the vector [layout.size] in one pass; CodecError names the layer that holds NaN or infinity."""
         x = elements(vector, self.layout)
-        clip = np.array([_limit(layer, x[layer.slice], self.clip) for layer in self.ternary], np.float32)
+        on = backend.of(x)
+        clip = np.array([_limit(on, layer, x[layer.slice], self.clip) for layer in self.ternary], np.float32)
         return Limits(clip, clip.max(keepdims=True) if self.one_scale and clip.size else clip)
 
     def encode(
@@ -90,11 +93,11 @@ class Ternary(TritFormat):
         x = elements(vector, self.layout)
         own = limits if limits is not None else self.limits(vector)
         shared = own.scales if scales is None else self._shared(scales, own)
-        buffers = self.buffers(shared.copy(), x)
+        on, buffers = backend.of(x), self.buffers(shared.copy(), x)
         for position, (layer, run) in enumerate(zip(self.ternary, self.runs, strict=True)):
             scale = self.scale_of(shared, position)
             drawn = key.layer(self.indexes[position])
-            _pack(x[layer.slice], buffers[2][run], scale, own.clip[position], np.uint32(drawn))
+            _pack(on, x[layer.slice], buffers[2][run], scale, own.clip[position], np.uint32(drawn))
         return buffers
 
     def _shared(self, scales: np.ndarray, own: Limits) -> np.ndarray:
@@ -112,64 +115,36 @@ class Ternary(TritFormat):
         return shared
 
 
-def _limit(layer: Layer, x: Elements, clip: float | None) -> np.float32:
+def _limit(on: ModuleType, layer: Layer, x: Elements, clip: float | None) -> np.float32:
     """max|clip(g)| of one layer."""
-    total, squares, largest = _moments(x)
-    if largest >= kernels.INFINITY_BITS:
+    total, squares, largest = on.vectors.moments(x)
+    if largest >= INFINITY_BITS:
         raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
     top = np.uint32(largest).view(np.float32)
     if clip is None or top == 0:
         return top
     mean_square, mean = squares / len(x), total / len(x)
     variance = mean_square - mean * mean
-    # Where float32's range or its rounding could tell, measure again in float64.
-    if not 2.0**-40 < top < 2.0**60 or variance < 0.01 * mean_square:
-        mean, mean_square = (part / len(x) for part in _moments_wide(x))
+    if variance < 0.01 * mean_square:  # rounding could tell: measure again in float64
+        mean, mean_square = (part / len(x) for part in on.vectors.moments_wide(x))
         variance = mean_square - mean * mean
         if variance <= 1e-12 * mean_square:  # nothing but rounding is left of it
             return top
     return np.float32(min(clip * math.sqrt(variance), float(top)))
 
 
-def _moments(x: Elements) -> tuple[float, float, int]:
-    """(sum, sum of squares, bits of the largest magnitude) of a layer."""
-    if isinstance(x, torch.Tensor):
-        return on_device.moments(x)
-    parts = in_chunks(lambda start, stop: kernels.moments(x[start:stop]), x.size)
-    if not parts:
-        return 0.0, 0.0, 0
-    totals, squares, largest = zip(*parts, strict=True)
-    return sum(totals), sum(squares), int(max(largest))
-
-
-def _moments_wide(x: Elements) -> tuple[float, float]:
-    """(sum, sum of squares) of a layer that is not empty, in float64 throughout."""
-    if isinstance(x, torch.Tensor):
-        return on_device.moments(x)[:2]
-    totals, squares = zip(*in_chunks(lambda start, stop: kernels.moments_wide(x[start:stop]), x.size), strict=True)
-    return sum(totals), sum(squares)
-
-
-def _pack(x: Elements, trits: np.ndarray, scale: np.float32, clip: np.float32, key: np.uint32) -> None:
+def _pack(on: ModuleType, x: Elements, trits: np.ndarray, scale: np.float32, clip: np.float32, key: np.uint32) -> None:
     """Ternarize one layer clipped to +-clip (<= scale) into its run."""
     if scale == 0:
         trits[:] = 0
         return
     if scale < _TINY_SCALE:
         x, scale, clip = x * _ENLARGE, scale * _ENLARGE, clip * _ENLARGE
-    inverse = np.float32(kernels.DRAW_RANGE / float(scale))
-    limit, clipped = clip * inverse, bool(clip < scale)  # at |x| >= scale a draw succeeds anyway
-    if isinstance(x, torch.Tensor):
-        trits[:] = to_host(on_device.ternary_pack(x, inverse, limit, clipped, key))
-        return
-
-    def pack(start: int, stop: int) -> None:
-        first = start // kernels.TRITS
-        kernels.ternary_pack(x[start:stop], trits[first:], first, inverse, limit, clipped, key)
-
-    in_chunks(pack, x.size)
+    inverse = np.float32(DRAW_RANGE / float(scale))
+    on.ternary.pack(x, trits, inverse, clip * inverse, bool(clip < scale), key)  # |x| >= scale succeeds anyway
 
 
+@codec("threshold ternary")
 class ThresholdTernary(TritFormat):
     """Deterministic ternary: alpha * sign(w) where |w| > Delta, else 0 (weightgrad, section 4 and Appendix A eq. 4).
 
@@ -185,7 +160,6 @@ class ThresholdTernary(TritFormat):
     """
 
     def __init__(self, layout: Layout, float_biases: bool = True, float_last: bool = True) -> None:
-        compiled.warm_up()
         super().__init__(layout, lambda layer: (float_biases and layer.bias) or (float_last and layer.last))
 
     def encode(self, vector: torch.Tensor, key: Key | None = None, importance: torch.Tensor | None = None) -> Buffers:
@@ -203,14 +177,14 @@ class ThresholdTernary(TritFormat):
         """
         x = elements(vector, self.layout)
         weight = None if importance is None else beside(importance.contiguous(), vector, self.layout)
-        buffers = self.buffers(np.zeros(self.scale_count, np.float32), x)
+        on, buffers = backend.of(x), self.buffers(np.zeros(self.scale_count, np.float32), x)
         for position, (layer, run) in enumerate(zip(self.ternary, self.runs, strict=True)):
             values = x[layer.slice]
-            alpha, threshold = _plain(layer, values)
+            alpha, threshold = _plain(on, layer, values)
             if weight is not None:
-                alpha, threshold = _loss_aware(layer, values, weight[layer.slice], alpha, threshold)
+                alpha, threshold = _loss_aware(on, layer, values, weight[layer.slice], alpha, threshold)
             buffers[0][position] = alpha
-            _choose(values, buffers[2][run], threshold)
+            on.ternary.pack_signs(values, buffers[2][run], threshold)
         return buffers
 
     def quantize(self, vector: torch.Tensor, importance: torch.Tensor | None = None) -> torch.Tensor:
@@ -218,65 +192,29 @@ class ThresholdTernary(TritFormat):
         return self.decode(self.encode(vector, importance=importance), vector.new_empty(self.layout.size))
 
 
-def _plain(layer: Layer, x: Elements) -> tuple[np.float32, np.float32]:
+def _plain(on: ModuleType, layer: Layer, x: Elements) -> tuple[np.float32, np.float32]:
     """(alpha, Delta) of one layer: 0.7 times the mean magnitude, and the mean of what is above it."""
-    total, largest = _magnitude(x)
-    if largest >= kernels.INFINITY_BITS:
+    total, largest = on.ternary.magnitude(x)
+    if largest >= INFINITY_BITS:
         raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
     threshold = np.float32(0.7 * total / max(len(x), 1))
-    count, kept = _kept(x, threshold)
+    count, kept = on.ternary.kept(x, threshold)
     return np.float32(kept / max(count, 1)), threshold
 
 
-def _magnitude(x: Elements) -> tuple[float, int]:
-    """(sum of |x|, bits of the largest magnitude) of a layer."""
-    if isinstance(x, torch.Tensor):
-        return on_device.magnitude(x)
-    parts = in_chunks(lambda start, stop: kernels.magnitude(x[start:stop]), x.size)
-    return sum(total for total, _ in parts), max((largest for _, largest in parts), default=0)
-
-
-def _kept(x: Elements, threshold: np.float32) -> tuple[int, float]:
-    """(how many, sum of |x|) over the elements of a layer with |x| > threshold."""
-    if isinstance(x, torch.Tensor):
-        return on_device.kept(x, threshold)
-    parts = in_chunks(lambda start, stop: kernels.kept(x[start:stop], threshold), x.size)
-    return sum(count for count, _ in parts), sum(total for _, total in parts)
-
-
 def _loss_aware(
-    layer: Layer, x: Elements, weight: Elements, alpha: np.float32, threshold: np.float32
+    on: ModuleType, layer: Layer, x: Elements, weight: Elements, alpha: np.float32, threshold: np.float32
 ) -> tuple[np.float32, np.float32]:
     """(alpha, threshold) that the alternation reaches from the plain ones."""
     if len(weight) and not 0 <= float(weight.min()) <= float(weight.max()) < np.inf:  # NaN is both where there is one
         raise CodecError(f"layer {layer.name}: an importance is finite and at least 0")
-    count, total, mass = _kept_weighted(x, weight, threshold)
+    count, total, mass = on.ternary.kept_weighted(x, weight, threshold)
     for _ in range(_ROUNDS):
         if mass == 0:
             break
         alpha = np.float32(total / mass)
-        following = _kept_weighted(x, weight, alpha / 2)
+        following = on.ternary.kept_weighted(x, weight, alpha / 2)
         if following[0] == count:  # the kept sets of two thresholds are nested: equal in size, they are the same
             break
         threshold, (count, total, mass) = alpha / 2, following
     return alpha, threshold
-
-
-def _kept_weighted(x: Elements, weight: Elements, threshold: np.float32) -> tuple[int, float, float]:
-    """(how many, sum of weight*|x|, sum of weight) over the elements of a layer with |x| > threshold."""
-    if isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor):
-        return on_device.kept_weighted(x, weight, threshold)
-    parts = in_chunks(lambda start, stop: kernels.kept_weighted(x[start:stop], weight[start:stop], threshold), len(x))
-    counts, totals, masses = zip(*parts, strict=True) if parts else ((), (), ())
-    return sum(counts), sum(totals), sum(masses)
-
-
-def _choose(x: Elements, trits: np.ndarray, threshold: np.float32) -> None:
-    """Pack the signs of one layer's elements above the threshold into its run."""
-    if isinstance(x, torch.Tensor):
-        trits[:] = to_host(on_device.threshold_pack(x, threshold))
-        return
-    in_chunks(
-        lambda start, stop: kernels.threshold_pack(x[start:stop], trits[start // kernels.TRITS :], threshold),
-        x.size,
-    )

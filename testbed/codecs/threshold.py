@@ -9,21 +9,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from testbed.codecs import rice, sparse_kernels
+from testbed.codecs import backend, kernels
 from testbed.codecs.base import Buffers, Key, WireBuffers, beside, elements
 from testbed.codecs.buffers import Allocate
-from testbed.codecs.sparse import (
-    Floats,
-    Kept,
-    SparseCodec,
-    add_select,
-    finite,
-    gathered,
-    pack_signs,
-    put,
-    select,
-    view_signs,
-)
+from testbed.codecs.lossless import rice
+from testbed.codecs.sparse import Floats, Kept, SparseCodec, finite, pack_signs, view_signs
 from testbed.errors import CodecError
 from testbed.layout import Layout
 
@@ -76,18 +66,18 @@ class Multiples:
                 raise CodecError(f"multiples: one is above {self.limit}")
             levels += np.uint32(1)
             values = self._values(levels, allocate)
-        sparse_kernels.negate(signs, values)
+        kernels.sparse.negate(signs, values)
         return values
 
     def _levels(self, values: np.ndarray, nearest: bool, allocate: Allocate) -> np.ndarray:
         """The multiples nearest to |values|, or those below, cut to the limit, uint32."""
         levels = allocate(values.size, np.uint32)
-        sparse_kernels.levels_of(values, self.unit, self.limit, nearest, levels)
+        kernels.threshold.levels_of(values, self.unit, self.limit, nearest, levels)
         return levels
 
     def _values(self, levels: np.ndarray, allocate: Allocate) -> np.ndarray:
         values = allocate(levels.size, np.float32)
-        sparse_kernels.multiples_of(levels, self.unit, values)
+        kernels.threshold.multiples_of(levels, self.unit, values)
         return values
 
 
@@ -111,8 +101,9 @@ class SparseMultiples(SparseCodec):
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""
         x = elements(vector, self.layout)
-        places = select(x, self._bits, allocate=self._pool.take)
-        return self.pack(Kept(places, gathered(x, places, self._pool.take)))
+        on = backend.of(x)
+        places = on.sparse.select(x, self._bits, self._pool.take)
+        return self.pack(Kept(places, on.sparse.gather(x, places, self._pool.take)))
 
 
 class Thresholded(SparseCodec):
@@ -150,17 +141,19 @@ class Thresholded(SparseCodec):
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""
         x = elements(vector, self.layout)
-        places = select(x, self._bits, allocate=self._pool.take)
-        return self.pack(Kept(places, self._truncated(gathered(x, places, self._pool.take), places)))
+        on = backend.of(x)
+        places = on.sparse.select(x, self._bits, self._pool.take)
+        return self.pack(Kept(places, self._truncated(on.sparse.gather(x, places, self._pool.take), places)))
 
     def encode_with_feedback(self, vector: torch.Tensor, residual: torch.Tensor, key: Key | None = None) -> Buffers:
         """Encode vector + residual and bring the residual up to date; an error in the vector leaves it as it was."""
         x, kept_back = finite(vector, self.layout), beside(residual, vector, self.layout)
-        places = add_select(x, kept_back, self._bits, self._pool.take)
-        values = gathered(kept_back, places, self._pool.take)
+        on = backend.of(x)
+        places = on.sparse.add_select(x, kept_back, self._bits, self._pool.take)
+        values = on.sparse.gather(kept_back, places, self._pool.take)
         sent = self._truncated(values, places)
         buffers = self.pack(Kept(places, sent))
-        put(kept_back, places, np.subtract(values, sent, out=values))
+        on.sparse.put(kept_back, places, np.subtract(values, sent, out=values))
         return buffers
 
     def _truncated(self, values: np.ndarray, places: np.ndarray) -> np.ndarray:

@@ -20,22 +20,20 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from testbed.codecs import kernels
+from testbed.codecs import backend
 from testbed.codecs.base import (
     Buffers,
     Elements,
+    VectorCodec,
     WireBuffers,
     expect,
     require_finite,
     room,
     stretches,
-    to_device,
     wire_array,
 )
-from testbed.codecs.buffers import BufferPool
-from testbed.codecs.device import ternary as on_device
+from testbed.codecs.kernels.ternary import MAX_TRIT_BYTE, TRITS
 from testbed.codecs.selection import Selection
-from testbed.codecs.threads import CHUNK, in_chunks
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
 
@@ -48,7 +46,7 @@ class Parts(NamedTuple):
     trits: np.ndarray  # uint8 [sum of the runs]
 
 
-class TritFormat:
+class TritFormat(VectorCodec):
     """Which layers are ternary, where each lies in a message, and how a message becomes a vector.
 
     Parameters
@@ -59,17 +57,16 @@ class TritFormat:
     """
 
     def __init__(self, layout: Layout, is_float: Callable[[Layer], bool], one_scale: bool = False) -> None:
-        self.layout = layout
+        super().__init__(layout)
         self.selection = Selection(layout, lambda layer: not is_float(layer))
         self.ternary, self.floats, self.indexes = self.selection.coded, self.selection.floats, self.selection.indexes
         self.one_scale = one_scale
         self.scale_count = min(1, len(self.ternary)) if one_scale else len(self.ternary)
         self.float_size = sum(layer.size for layer in self.floats)
-        lengths = [-(-layer.size // kernels.TRITS) for layer in self.ternary]
+        lengths = [-(-layer.size // TRITS) for layer in self.ternary]
         self.runs = stretches(lengths)
         self.trit_bytes = sum(lengths)
         self.nbytes = 4 * self.scale_count + 4 * self.float_size + self.trit_bytes
-        self._pool = BufferPool()
 
     def scale_of(self, scales: np.ndarray, position: int) -> np.float32:
         """The scale of the ternary layer at this position among the ternary layers."""
@@ -89,9 +86,9 @@ class TritFormat:
         )
         self.check_scales(parts.scales)
         require_finite(parts.floats, self.floats)
-        if parts.trits.size and parts.trits.max() > kernels.MAX_TRIT_BYTE:
+        if parts.trits.size and parts.trits.max() > MAX_TRIT_BYTE:
             for layer, run in zip(self.ternary, self.runs, strict=True):
-                if layer.size and parts.trits[run].max() > kernels.MAX_TRIT_BYTE:
+                if layer.size and parts.trits[run].max() > MAX_TRIT_BYTE:
                     raise CodecError(f"layer {layer.name}: a byte above 242 is not five base-3 digits")
         return parts
 
@@ -106,9 +103,10 @@ class TritFormat:
         """Write 0, +scale or -scale for each digit, the float layers as they came; see `Codec.decode`."""
         parts = self.check(buffers)
         vector, y = room(out, self.layout)
+        on = backend.of(y)
         self.selection.scatter(parts.floats, y)
         for position, (layer, run) in enumerate(zip(self.ternary, self.runs, strict=True)):
-            _unpack(parts.trits[run], y[layer.slice], self.scale_of(parts.scales, position))
+            on.ternary.unpack(parts.trits[run], y[layer.slice], self.scale_of(parts.scales, position))
         return vector
 
     def buffers(self, scales: np.ndarray, x: Elements) -> Buffers:
@@ -117,13 +115,3 @@ class TritFormat:
         CodecError names the float layer that holds NaN or infinity.
         """
         return [scales, self.selection.gather(x), self._pool.take(self.trit_bytes)]
-
-
-def _unpack(trits: np.ndarray, y: Elements, scale: np.float32) -> None:
-    if isinstance(y, torch.Tensor):
-        y.copy_(on_device.ternary_unpack(to_device(trits, y), len(y), scale))
-        return
-    in_chunks(lambda start, stop: kernels.ternary_unpack(trits[start // kernels.TRITS :], y[start:stop], scale), y.size)
-
-
-assert CHUNK % (kernels.TRITS * kernels.SEGMENT) == 0  # a chunk's trits begin at a block

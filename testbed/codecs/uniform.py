@@ -26,33 +26,29 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from testbed.codecs import bit_kernels, compiled, kernels, level_kernels
+from testbed.codecs import backend
 from testbed.codecs.base import (
     Buffers,
     Elements,
     Key,
+    VectorCodec,
     WireBuffers,
     beside,
     elements,
     expect,
-    flat,
     require_finite,
     room,
     stretches,
-    to_device,
-    to_host,
     wire_array,
 )
-from testbed.codecs.buffers import BufferPool
-from testbed.codecs.device import planes as on_device
+from testbed.codecs.kernels.planar import plane_bytes
+from testbed.codecs.registry import codec
 from testbed.codecs.selection import Selection
-from testbed.codecs.threads import CHUNK, in_chunks
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
 
 MAX_BITS = 8
 Rounding = Literal["nearest", "random"]
-_NONE = np.empty(0, np.float32)
 
 
 class Quantized(NamedTuple):
@@ -70,7 +66,7 @@ class Quantized(NamedTuple):
     levels: np.ndarray
 
 
-class Uniform:
+class Uniform(VectorCodec):
     """Uniform min-max quantization.
 
     Parameters
@@ -88,13 +84,11 @@ class Uniform:
         rounding: Rounding = "nearest",
         chosen: Callable[[Layer], bool] | None = None,
     ) -> None:
-        compiled.warm_up()
-        self.layout = layout
+        super().__init__(layout)
         self.bits = _checked(bits)
         self.rounding = rounding
         self.selection = Selection(layout, chosen)
         self._places = stretches(layer.size for layer in self.selection.coded)
-        self._pool = BufferPool()
 
     def nbytes(self, bits: int | None = None) -> int:
         """Exact bytes of a message of so many bits an element."""
@@ -129,12 +123,13 @@ class Uniform:
 
     def quantize(self, vector: torch.Tensor, key: Key | None = None, bits: int | None = None) -> Quantized:
         """The levels that `encode` packs, e.g. for an entropy coder; parameters and errors are those of `encode`."""
-        x, k = flat(vector, self.layout), self._bits(bits)
+        x, k = elements(vector, self.layout), self._bits(bits)
+        on = backend.of(x)
         ranges = self._ranges(x, None)
         levels = self._pool.take(sum(layer.size for layer in self.selection.coded))
         rules = self._rules(ranges, k, key)
         for layer, place, rule in zip(self.selection.coded, self._places, rules, strict=True):
-            _write_levels(rule, x[layer.slice], levels[place])
+            on.uniform.quantize(x[layer.slice], levels[place], rule.low, rule.step, rule.random, rule.key)
         return Quantized(k, ranges, levels)
 
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -148,13 +143,14 @@ class Uniform:
             if not -np.inf < low <= high < np.inf:
                 raise CodecError(f"layer {layer.name}: {low} to {high} is no range of finite values")
         vector, y = room(out, self.layout)
+        on = backend.of(y)
         self.selection.scatter(floats, y)
         for layer, range_, run in zip(self.selection.coded, ranges, stretches(self._lengths(bits)), strict=True):
-            _unpack(planes[run], y[layer.slice], *_grid(range_, bits), bits)
+            on.uniform.unpack(planes[run], y[layer.slice], *_grid(range_, bits), bits)
         return vector
 
     def _encode(self, x: Elements, rest: Elements | None, key: Key | None, bits: int) -> Buffers:
-        ranges = self._ranges(x, rest)
+        on, ranges = backend.of(x), self._ranges(x, rest)
         rules = self._rules(ranges, bits, key)
         floats = self.selection.gather(x)
         if rest is not None:
@@ -165,7 +161,7 @@ class Uniform:
                 rest[layer.slice] = 0
         planes = self._pool.take(sum(self._lengths(bits)))
         for layer, rule, run in zip(self.selection.coded, rules, stretches(self._lengths(bits)), strict=True):
-            _pack(rule, x[layer.slice], None if rest is None else rest[layer.slice], planes[run])
+            on.uniform.pack(x[layer.slice], _part(rest, layer), planes[run], *rule)
         return [np.array([bits], np.uint8), ranges.reshape(-1), floats, planes]
 
     def _bits(self, bits: int | None) -> int:
@@ -174,14 +170,14 @@ class Uniform:
     def _lengths(self, bits: int) -> list[int]:
         """Bytes of the quantized layers' runs of levels."""
         sizes = [layer.size for layer in self.selection.coded]
-        return sizes if bits == MAX_BITS else [bits * -(-size // level_kernels.PLANES) for size in sizes]
+        return sizes if bits == MAX_BITS else [plane_bytes(size, bits) for size in sizes]
 
     def _ranges(self, x: Elements, rest: Elements | None) -> np.ndarray:
         """The smallest and the largest value of each quantized layer, of x + rest where there is a rest."""
-        ranges = np.zeros((len(self.selection.coded), 2), np.float32)
+        on, ranges = backend.of(x), np.zeros((len(self.selection.coded), 2), np.float32)
         for layer, range_ in zip(self.selection.coded, ranges, strict=True):
             if layer.size:
-                range_[:] = _range(x[layer.slice], None if rest is None else rest[layer.slice])
+                range_[:] = on.uniform.extremes(x[layer.slice], _part(rest, layer))
             if not np.isfinite(range_).all():
                 raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
         return ranges
@@ -218,52 +214,11 @@ def _grid(range_: np.ndarray, bits: int) -> tuple[float, float]:
     return low, (high - low) / (2**bits - 1)
 
 
-def _range(x: Elements, rest: Elements | None) -> tuple[np.float32, np.float32]:
-    """(smallest, largest) of x + rest; NaN or infinite where one of them is."""
-    if isinstance(x, torch.Tensor) and not isinstance(rest, np.ndarray):
-        return on_device.extremes(x if rest is None else x + rest)
-
-    def extremes(start: int, stop: int) -> tuple[int, int]:
-        if rest is None:
-            return bit_kernels.extremes(x[start:stop])
-        return bit_kernels.extremes_sum(x[start:stop], rest[start:stop])
-
-    low, high = (int(max(column)) for column in zip(*in_chunks(extremes, len(x)), strict=True))
-    return bit_kernels.from_order(low ^ 0xFFFFFFFF), bit_kernels.from_order(high)
+def _part(rest: Elements | None, layer: Layer) -> Elements | None:
+    """A layer's part of what goes with a vector, if anything does."""
+    return None if rest is None else rest[layer.slice]
 
 
-def _write_levels(rule: _Rule, x: np.ndarray, levels: np.ndarray) -> None:
-    def quantize(start: int, stop: int) -> None:
-        bit_kernels.quantize(x[start:stop], levels[start:stop], rule.low, rule.step, rule.random, start, rule.key)
-
-    in_chunks(quantize, x.size)
-
-
-def _pack(rule: _Rule, x: Elements, rest: Elements | None, planes: np.ndarray) -> None:
-    """Pack the levels of one layer; `rest` becomes what they leave of x + rest."""
-    if isinstance(x, torch.Tensor) and not isinstance(rest, np.ndarray):
-        planes[:] = to_host(on_device.quantize_pack(x, rest, *rule))
-        return
-
-    def pack(start: int, stop: int) -> None:
-        out = planes[rule.bits * start // level_kernels.PLANES :]
-        left = _NONE if rest is None else rest[start:stop]
-        how = rule.bits, rule.low, rule.step, rule.random, start, rule.key
-        bit_kernels.quantize_pack(x[start:stop], left, out, *how)
-
-    in_chunks(pack, len(x))
-
-
-def _unpack(planes: np.ndarray, y: Elements, low: float, step: float, bits: int) -> None:
-    if isinstance(y, torch.Tensor):
-        y.copy_(on_device.reconstruct(to_device(planes, y), len(y), low, step, bits))
-        return
-
-    def unpack(start: int, stop: int) -> None:
-        packed = planes[bits * start // level_kernels.PLANES :]
-        bit_kernels.reconstruct(packed, y[start:stop], bits, low, step)
-
-    in_chunks(unpack, y.size)
-
-
-assert CHUNK % (level_kernels.PLANES * kernels.SEGMENT) == 0  # a chunk's levels begin at a block
+codec("uniform 2-bit")(lambda layout: Uniform(layout, bits=2))
+codec("uniform 4-bit")(lambda layout: Uniform(layout, bits=4))
+codec("uniform 8-bit")(lambda layout: Uniform(layout, bits=8))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from testbed.codecs.base import Codec
-from testbed.codecs.entropy_planes import coded_uniform
+from testbed.codecs.lossless.planes import coded_uniform
 from testbed.codecs.memory import ErrorFeedback, Remembering
 from testbed.codecs.uniform import Rounding, Uniform
 from testbed.layout import Layer

@@ -13,8 +13,8 @@ import msgspec
 
 from testbed.codecs import qsgd
 from testbed.codecs.base import Codec
-from testbed.codecs.entropy_planes import coded_qsgd
 from testbed.codecs.floats import Float32
+from testbed.codecs.lossless.planes import coded_qsgd
 from testbed.errors import InputError
 from testbed.systems.protocols.base import Options, Task
 from testbed.systems.protocols.codec_system import HOPS, CodecSystem, Sender

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from testbed.codecs.base import Key
-from testbed.codecs.entropy import EntropyCoded
-from testbed.codecs.entropy_planes import coded_levels
 from testbed.codecs.floats import Float32
 from testbed.codecs.levels import LevelSum
+from testbed.codecs.lossless.entropy import EntropyCoded
+from testbed.codecs.lossless.planes import coded_levels
 from testbed.codecs.ternary import Ternary
 from testbed.message import Message
 from testbed.roles.node import Node

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.codecs.base import Key
-from testbed.codecs.block_kernels import BLOCK
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
+from testbed.codecs.kernels.blockwise import BLOCK
+from testbed.codecs.kernels.threads import CHUNK
 from testbed.codecs.memory import ErrorFeedback
-from testbed.codecs.threads import CHUNK
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
 

@@ -18,9 +18,9 @@ from testbed.codecs import Float32, Key, LevelSum, Ternary, ThresholdTernary
 from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
 from testbed.codecs.dgc import DGC
-from testbed.codecs.entropy import EntropyCoded
-from testbed.codecs.entropy_planes import coded_levels, coded_qsgd, coded_uniform
 from testbed.codecs.half import Half
+from testbed.codecs.lossless.entropy import EntropyCoded
+from testbed.codecs.lossless.planes import coded_levels, coded_qsgd, coded_uniform
 from testbed.codecs.memory import remembering
 from testbed.codecs.onebit import OneBit
 from testbed.codecs.qsgd import QSGD

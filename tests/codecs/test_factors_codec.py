@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.codecs.base import Key
-from testbed.codecs.factor_points import COLUMNS, Product, lloyd_max
 from testbed.codecs.factors import Dithered, FactorCodec, LloydMax, MinimumError, Unquantized, multiply
+from testbed.codecs.factors.points import COLUMNS, Product, lloyd_max
 from testbed.errors import CodecError
 from testbed.layout import Factors, Layout
 

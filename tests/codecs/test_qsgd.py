@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.codecs.base import Key
-from testbed.codecs.elias import EliasStreams
+from testbed.codecs.lossless.elias import EliasStreams
 from testbed.codecs.qsgd import QSGD, Norm
 from testbed.errors import CodecError
 from testbed.layout import Layout

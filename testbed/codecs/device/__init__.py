@@ -1,9 +1,42 @@
-"""The hot loops of the codecs as torch operations, for vectors that are not on the CPU.
+"""The backend for vectors that are not on the CPU: the hot loops of the codecs as torch operations.
 
-Each function does what the numba kernel of the same name does for a whole layer, on the device of what it is given,
-and hands back tensors there; what it hands back is the same to the bit for the same input, key and scales. Sums are
-taken in float64 throughout, so that scales differ from the kernels', which begin in float32, by less than 1e-6.
+A module has the functions of the module of the same name in `testbed.codecs.kernels`, with the same parameters: vectors
+and layers of them are tensors on the device, what travels in a message is an array on the CPU. The same input, key and
+scales give the same bytes. Sums are taken in float64 throughout, so that scales differ from the kernels', which begin
+in float32, by less than 1e-6.
 
-They are plain functions of tensors and keep nothing. On a CPU they work too, several times slower than the kernels.
-Products and sums of floats are separate operations, because a fused one would round differently.
+They are plain functions and keep nothing. On a CPU they work too, several times slower than the kernels. Products and
+sums of floats are separate operations, because a fused one would round differently.
 """
+
+from testbed.codecs.device import (
+    adaptive,
+    blockwise,
+    dgc,
+    factors,
+    half,
+    levels,
+    onebit,
+    qsgd,
+    sparse,
+    ternary,
+    topk,
+    uniform,
+    vectors,
+)
+
+__all__ = [
+    "adaptive",
+    "blockwise",
+    "dgc",
+    "factors",
+    "half",
+    "levels",
+    "onebit",
+    "qsgd",
+    "sparse",
+    "ternary",
+    "topk",
+    "uniform",
+    "vectors",
+]

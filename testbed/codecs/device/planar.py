@@ -1,13 +1,12 @@
-"""Planar blocks and counter-based random numbers with torch; see the rules of `testbed.codecs.kernels`."""
+"""Planar blocks, bit planes and counter-based random numbers; see the rules of `testbed.codecs.kernels`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
 
-from testbed.codecs.kernels import R1, R2, R3, SEGMENT
+from testbed.codecs.kernels.planar import PLANES, R1, R2, R3, SEGMENT
 
 _ROUNDS = tuple(int(factor) for factor in (R1, R2, R3))  # of the kernels' hash
 Coder = Callable[[torch.Tensor, int], torch.Tensor]
@@ -77,6 +76,45 @@ def quotient(a: torch.Tensor | float, b: torch.Tensor | float) -> torch.Tensor:
     return a / (b if isinstance(b, torch.Tensor) else a.new_full((1,), b))
 
 
+# --- bit planes ---------------------------------------------------------------------------------------------------
+
+
+def pack_planes(levels: torch.Tensor, bits: int) -> torch.Tensor:
+    """Pack the low bits of integers [n]; see `kernels.planar.pack_chunk`. Returns uint8 [bits * ceil(n / 8)]."""
+
+    def code(blocks: torch.Tensor, first: int) -> torch.Tensor:
+        return torch.cat([joined((blocks >> bit) & 1) for bit in range(bits)], 2)
+
+    return pack(levels.view(1, -1), PLANES, bits, code).view(-1)
+
+
+def unpack_planes(packed: torch.Tensor, size: int, bits: int) -> torch.Tensor:
+    """The inverse of `pack_planes`: int32 [size]."""
+
+    def code(planes: torch.Tensor, first: int) -> torch.Tensor:
+        rows, count, _, width = planes.shape
+        levels = planes.new_zeros((rows, count, PLANES, width), dtype=torch.int32)
+        for bit in range(bits):
+            levels |= parted(planes[:, :, bit : bit + 1]).to(torch.int32) << bit
+        return levels
+
+    return unpack(packed.view(1, -1), size, PLANES, bits, code).view(-1)
+
+
+def joined(flags: torch.Tensor) -> torch.Tensor:
+    """Zeros and ones [rows, count, 8, width] as bytes [rows, count, 1, width], the first in the lowest bit."""
+    return (flags.to(torch.uint8) << _places(flags)).sum(2, keepdim=True, dtype=torch.uint8)
+
+
+def parted(bytes_: torch.Tensor) -> torch.Tensor:
+    """The inverse of `joined`."""
+    return (bytes_ >> _places(bytes_)) & 1
+
+
+def _places(like: torch.Tensor) -> torch.Tensor:
+    return torch.arange(PLANES, dtype=torch.uint8, device=like.device).view(PLANES, 1)
+
+
 # --- random numbers: 32-bit lanes as int32, whose products wrap ---------------------------------------------------
 
 
@@ -91,7 +129,7 @@ def shifted(h: torch.Tensor, places: int) -> torch.Tensor:
 
 
 def hashed(first: int, count: int, key: int, device: torch.device) -> torch.Tensor:
-    """32 random bits (int32 [count]) for each counter from `first` on; see `kernels.hashed`."""
+    """32 random bits (int32 [count]) for each counter from `first` on; see `kernels.planar.hashed`."""
     h = torch.arange(first, first + count, device=device).to(torch.int32)
     h = h ^ shifted(h, 17)
     h = (h * signed(_ROUNDS[0])) ^ signed(key)
@@ -103,7 +141,7 @@ def hashed(first: int, count: int, key: int, device: torch.device) -> torch.Tens
 
 
 def streams(first: int, count: int, key: int, device: torch.device) -> Iterator[torch.Tensor]:
-    """32 random bits (int32 [count]) for each segment of a ternary block in turn; see `kernels._draw_block`."""
+    """32 random bits (int32 [count]) for each segment of a ternary block in turn; see `kernels.ternary.draw_block`."""
     h = hashed(first, count, key, device)
     yield h
     yield _swapped(h)
@@ -116,24 +154,3 @@ def streams(first: int, count: int, key: int, device: torch.device) -> Iterator[
 
 def _swapped(h: torch.Tensor) -> torch.Tensor:
     return (h << 16) | shifted(h, 16)
-
-
-# --- statistics ---------------------------------------------------------------------------------------------------
-
-
-def largest(x: torch.Tensor) -> torch.Tensor:
-    """The largest magnitude (scalar), NaN where there is one, 0 of nothing."""
-    if not x.numel():
-        return x.new_zeros(())
-    low, high = torch.aminmax(x)
-    return torch.maximum(low.abs(), high.abs())
-
-
-def bits_of(magnitude: float) -> int:
-    """The bits of a magnitude as float32: those of a NaN and of an infinity are `kernels.INFINITY_BITS` or more."""
-    return int(np.float32(magnitude).view(np.uint32)) & 0x7FFFFFFF
-
-
-def largest_bits(x: torch.Tensor) -> int:
-    """See `kernels.largest_bits`."""
-    return bits_of(largest(x).item())

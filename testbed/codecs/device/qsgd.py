@@ -1,24 +1,58 @@
-"""QSGD's buckets with torch: the kernels of `testbed.codecs.qsgd_kernels`."""
+"""QSGD's buckets: `testbed.codecs.kernels.qsgd` with torch."""
 
 from __future__ import annotations
 
 from typing import SupportsInt
 
+import numpy as np
 import torch
 
-from testbed.codecs.device.planar import hashed, quotient, rows_of, shifted
-from testbed.codecs.qsgd_kernels import LARGEST, UNIT
+from testbed.codecs.device.planar import hashed, pack_planes, quotient, rows_of, shifted, unpack_planes
+from testbed.codecs.device.vectors import host, moved
+from testbed.codecs.kernels.qsgd import LARGEST, UNIT
 
 
-def qsgd_quantize(
+def quantize(
+    x: torch.Tensor, raised: np.ndarray, norms: np.ndarray, levels: int, bucket: int, euclidean: bool, key: SupportsInt
+) -> bool:
+    """Quantize a layer's buckets at random; see `kernels.qsgd.quantize_chunk`."""
+    found, scales = _quantize(x, levels, bucket, euclidean, key)
+    raised[:], norms[:] = host(found), host(scales)
+    return bool(np.isfinite(norms).all())
+
+
+def pack(
+    x: torch.Tensor,
+    planes: np.ndarray,
+    norms: np.ndarray,
+    levels: int,
+    bucket: int,
+    euclidean: bool,
+    key: SupportsInt,
+    bits: int,
+) -> bool:
+    """`quantize`, and pack the raised levels into bit planes."""
+    found, scales = _quantize(x, levels, bucket, euclidean, key)
+    planes[:], norms[:] = host(pack_planes(found, bits)), host(scales)
+    return bool(np.isfinite(norms).all())
+
+
+def scale(raised: np.ndarray, y: torch.Tensor, norms: np.ndarray, levels: int, bucket: int) -> None:
+    """Write a layer: (raised - levels) * norm / levels, made in float64."""
+    y.copy_(_values(moved(raised, y), moved(norms, y), levels, bucket))
+
+
+def unpack(planes: np.ndarray, y: torch.Tensor, norms: np.ndarray, levels: int, bucket: int, bits: int) -> int:
+    """`scale` of packed levels; return the largest raised level, which must not be above 2 * levels."""
+    raised = unpack_planes(moved(planes, y), len(y), bits)
+    y.copy_(_values(raised, moved(norms, y), levels, bucket))
+    return int(raised.max().item()) if len(y) else 0
+
+
+def _quantize(
     x: torch.Tensor, levels: int, bucket: int, euclidean: bool, key: SupportsInt
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize a layer's buckets at random; see `qsgd_kernels.qsgd_quantize`.
-
-    Returns
-    -------
-    (raised levels uint8 [n]; norms float32 [ceil(n / bucket)], not finite where a value is not)
-    """
+    """(raised levels uint8 [n]; norms float32 [ceil(n / bucket)], not finite where a value is not)."""
     norms = torch.cat([x.new_empty(0), *(_norms(part, euclidean) for part in rows_of(x, bucket))])
     wide = norms.double()
     factors = torch.where(norms > 0, quotient(levels * UNIT, wide), 0.0)
@@ -36,7 +70,7 @@ def _norms(part: torch.Tensor, euclidean: bool) -> torch.Tensor:
     return torch.where(largest.isfinite(), torch.maximum(norm, largest.double()).float(), largest)
 
 
-def qsgd_scale(raised: torch.Tensor, norms: torch.Tensor, levels: int, bucket: int) -> torch.Tensor:
+def _values(raised: torch.Tensor, norms: torch.Tensor, levels: int, bucket: int) -> torch.Tensor:
     """(raised - levels) * norm / levels, made in float64, for raised levels [n] of any type: float32 [n]."""
     return _by_bucket(raised.to(torch.int32) - levels, quotient(norms.double(), levels), bucket).float()
 

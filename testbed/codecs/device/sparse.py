@@ -1,10 +1,46 @@
-"""Selection by magnitude with torch; only what is selected leaves the device."""
+"""Selection by magnitude, and scattering: `testbed.codecs.kernels.sparse` with torch.
+
+Only what is selected leaves the device.
+"""
 
 from __future__ import annotations
 
-from typing import SupportsFloat, SupportsInt
+from typing import SupportsInt
 
+import numpy as np
 import torch
+
+from testbed.codecs.buffers import Allocate
+from testbed.codecs.device.vectors import host, moved
+
+
+def select(x: torch.Tensor, threshold: SupportsInt, allocate: Allocate) -> np.ndarray:
+    """The places (uint32, increasing) of the elements with bits of the magnitude >= threshold > 0.
+
+    NaN and infinity are always among them.
+    """
+    return places_of(torch.nonzero(magnitudes(x) >= int(threshold)).view(-1))
+
+
+def add_select(x: torch.Tensor, total: torch.Tensor, threshold: SupportsInt, allocate: Allocate) -> np.ndarray:
+    """total += x, and `select` from the total."""
+    total += x
+    return select(total, threshold, allocate)
+
+
+def gather(x: torch.Tensor, places: np.ndarray, allocate: Allocate) -> np.ndarray:
+    """x[places]."""
+    return host(x[_indexes(places, x)])
+
+
+def put(x: torch.Tensor, places: np.ndarray, values: np.ndarray) -> None:
+    """x[places] = values; places are below x.size."""
+    x[_indexes(places, x)] = moved(values, x)
+
+
+def add(x: torch.Tensor, places: np.ndarray, values: np.ndarray) -> None:
+    """x[places] += values; places are below x.size."""
+    x.index_add_(0, _indexes(places, x), moved(values, x))
 
 
 def magnitudes(x: torch.Tensor) -> torch.Tensor:
@@ -12,33 +48,11 @@ def magnitudes(x: torch.Tensor) -> torch.Tensor:
     return x.view(torch.int32) & 0x7FFFFFFF
 
 
-def select(x: torch.Tensor, threshold: SupportsInt) -> torch.Tensor:
-    """The places (int64, increasing) of the elements with bits of the magnitude >= threshold > 0."""
-    return torch.nonzero(magnitudes(x) >= int(threshold)).view(-1)
+def places_of(indexes: torch.Tensor) -> np.ndarray:
+    """Indexes (int64) as places on the CPU (uint32)."""
+    return host(indexes).astype(np.uint32)
 
 
-def largest_places(x: torch.Tensor, wanted: int) -> torch.Tensor:
-    """The places (int64, increasing) of the `wanted` largest magnitudes, the first of equal ones, never of zeros."""
-    bits = magnitudes(x)
-    threshold = torch.topk(bits, wanted, sorted=False).values.min().clamp(min=1) if 0 < wanted < len(x) else 1
-    places = torch.nonzero(bits >= threshold).view(-1)
-    surplus = len(places) - wanted
-    if surplus > 0:
-        ties = torch.nonzero(bits[places] == threshold).view(-1)
-        chosen = torch.ones_like(places, dtype=torch.bool)
-        chosen[ties[-surplus:]] = False
-        places = places[chosen]
-    return places
-
-
-def accumulate(
-    x: torch.Tensor, factor: SupportsFloat, momentum: float, nesterov: bool, velocity: torch.Tensor, total: torch.Tensor
-) -> None:
-    """u <- momentum * u + factor * x; total += u, in place; see `sparse_kernels.accumulate`."""
-    gradient = x * float(factor)
-    if not velocity.numel():
-        total += gradient
-        return
-    velocity *= momentum
-    velocity += gradient
-    total += (gradient + velocity * momentum) if nesterov else velocity
+def _indexes(places: np.ndarray, x: torch.Tensor) -> torch.Tensor:
+    """Places as indexes on the device of x."""
+    return moved(places.astype(np.int64), x)

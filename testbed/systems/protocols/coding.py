@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 
-from testbed.codecs.entropy import EntropyCoded, SymbolRuns, worth_coding
+from testbed.codecs.lossless.entropy import EntropyCoded, SymbolRuns, worth_coding
 from testbed.errors import ProtocolError
 from testbed.message import Message
 from testbed.roles.node import Node

@@ -1,0 +1,231 @@
+"""The message of a model's quantized factors: three buffers, numbers little-endian.
+
+1. points: float32, what the quantizer of each signal needs, X and Delta of the first layer, then of the second, ...;
+2. sizes: uint32, the bytes of each signal's run in the third buffer, in the same order;
+3. runs: for each signal a byte, then its symbols, row by row, as `testbed.codecs.lossless.entropy` codes them. With
+   the byte 0 these are the symbols of all elements; with 1, of those alone at whose place the next layer's X is not
+   zero.
+
+The second form is for what ReLU does: where a layer's output is cut to zero, the next layer's X and this one's Delta
+are zero together (section 4). A bias adds nothing: its gradient is that of a further input that is always 1 (eq. 10).
+
+Factors on a GPU are quantized there; their symbols, a byte each, are coded and decoded on the CPU.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+
+from testbed.codecs import backend
+from testbed.codecs.base import Buffers, Elements, Key, WireBuffers, all_finite, expect, stretches, wire_array
+from testbed.codecs.buffers import BufferPool
+from testbed.codecs.kernels import factors as kernels
+from testbed.codecs.kernels.compiled import warm_up
+from testbed.codecs.lossless.entropy import pack_symbols, unpack_symbols
+from testbed.errors import CodecError
+from testbed.layout import Factors, Layout
+
+EVERYWHERE, WHERE_NEXT_IS_NOT_ZERO = 0, 1
+
+
+class Signal(NamedTuple):
+    """One quantized matrix."""
+
+    points: np.ndarray  # float32 [points a signal]
+    symbols: Elements  # uint8, row by row
+
+
+class FactorCodec(ABC):
+    """Codes the factors of a model's linear layers, from the layer nearest the input on.
+
+    Parameters
+    ----------
+    layout : the model, whose linear layers are meant
+    samples : L, rows of every factor
+    """
+
+    buffers: ClassVar[int]  # in a message
+
+    def __init__(self, layout: Layout, samples: int) -> None:
+        warm_up()
+        self.layers, self.samples = layout.linear, samples
+        widths = [width for layer in self.layers for width in (layer.inputs, layer.outputs)]
+        self._shapes = tuple((samples, width) for width in widths)
+        self._pool = BufferPool()
+        self._names = tuple(f"layer {layer.weight.name}, {kind}" for layer in self.layers for kind in ("X", "Delta"))
+
+    @abstractmethod
+    def encode(self, factors: Sequence[Factors], key: Key) -> Buffers:
+        """Code the factors of all linear layers.
+
+        Raises
+        ------
+        CodecError : a factor has another shape, or holds NaN or infinity; names the layer
+        """
+
+    @abstractmethod
+    def decode(self, buffers: WireBuffers, key: Key, device: torch.device | str = "cpu") -> list[Factors]:
+        """The factors as received, on `device`; CodecError names what is malformed.
+
+        `key` is the one they were coded with.
+        """
+
+    def signals(self, factors: Sequence[Factors]) -> list[Elements]:
+        """X and Delta of the first layer, of the second, ..., where they are, checked; see `encode`."""
+        parts = [part.detach().contiguous() for pair in factors for part in pair]
+        if len(parts) != len(self._shapes):
+            raise CodecError(f"factors of {len(self.layers)} linear layers expected, found {len(parts) // 2}")
+        for name, shape, part in zip(self._names, self._shapes, parts, strict=True):
+            if part.shape != shape or part.dtype != torch.float32:
+                raise CodecError(f"{name}: float32 {shape} expected, found {part.dtype} {tuple(part.shape)}")
+        found = [part.numpy() if part.device.type == "cpu" else part for part in parts]
+        for name, signal in zip(self._names, found, strict=True):
+            self.require_finite(signal, name)
+        return found
+
+    def require_finite(self, signal: Elements, name: str) -> None:
+        """CodecError with `name` where a value is NaN or infinite."""
+        if not all_finite(signal.reshape(-1)):
+            raise CodecError(f"{name}: NaN or infinity among its values")
+
+    def pairs(self, signals: Sequence[torch.Tensor]) -> list[Factors]:
+        """The inverse of `signals`, for flat ones."""
+        shaped = [signal.view(shape) for signal, shape in zip(signals, self._shapes, strict=True)]
+        return list(zip(shaped[::2], shaped[1::2], strict=True))
+
+
+class Unquantized(FactorCodec):
+    """The factors in float32 as they are, in one buffer: ISGQ with its quantization turned off."""
+
+    buffers = 1
+
+    def __init__(self, layout: Layout, samples: int) -> None:
+        super().__init__(layout, samples)
+        self._places = stretches(rows * width for rows, width in self._shapes)
+        self._size = sum(rows * width for rows, width in self._shapes)
+
+    def encode(self, factors: Sequence[Factors], key: Key) -> Buffers:
+        values = self._pool.take(self._size, np.float32)
+        for place, signal in zip(self._places, self.signals(factors), strict=True):
+            values[place] = backend.of(signal).vectors.host(signal).reshape(-1)
+        return [values]
+
+    def decode(self, buffers: WireBuffers, key: Key, device: torch.device | str = "cpu") -> list[Factors]:
+        expect(buffers, ["factors"])
+        values = wire_array(buffers[0], np.float32, self._size, "factors")
+        for name, place in zip(self._names, self._places, strict=True):
+            self.require_finite(values[place], name)
+        copy = self._pool.take(self._size, np.float32)
+        copy[:] = values
+        return self.pairs([torch.from_numpy(copy[place]).to(device) for place in self._places])
+
+
+class Quantizer(FactorCodec):
+    """The format of quantized factors; a subclass says what the symbols are.
+
+    Parameters
+    ----------
+    points : float32 numbers in a message for each signal
+    alphabet : a signal's symbols are below it
+    zeros : whether symbol 0 stands for zero; otherwise no symbol does
+    """
+
+    buffers = 3
+
+    def __init__(self, layout: Layout, samples: int, *, points: int, alphabet: int, zeros: bool) -> None:
+        super().__init__(layout, samples)
+        self._points, self._alphabet, self._zeros = points, alphabet, zeros
+
+    @abstractmethod
+    def quantize(self, layer: int, x: Elements, delta: Elements, key: Key) -> tuple[Signal, Signal]:
+        """Quantize the factors [L, n] and [L, m], all finite, of the linear layer of that number."""
+
+    @abstractmethod
+    def values(self, signal: int, quantized: Signal, key: Key) -> Elements:
+        """The float32 values, row by row, of the signal of that number (twice the layer's, and 1 for Delta)."""
+
+    def encode(self, factors: Sequence[Factors], key: Key) -> Buffers:
+        parts = self.signals(factors)
+        signals = [
+            signal
+            for layer in range(len(self.layers))
+            for signal in self.quantize(layer, parts[2 * layer], parts[2 * layer + 1], key)
+        ]
+        symbols = [backend.of(signal.symbols).vectors.host(signal.symbols) for signal in signals]
+        packed = [self._pack(number, symbols) for number in range(len(signals))]
+        points = np.concatenate([signal.points for signal in signals] or [np.empty(0, np.float32)])
+        sizes = np.array([1 + run.size for _, run in packed], "<u4")
+        runs = self._pool.take(int(sizes.sum()))
+        for place, (form, run) in zip(stretches(sizes.tolist()), packed, strict=True):
+            runs[place.start], runs[place.start + 1 : place.stop] = form, run
+        return [points, sizes, runs]
+
+    def decode(self, buffers: WireBuffers, key: Key, device: torch.device | str = "cpu") -> list[Factors]:
+        expect(buffers, ["points", "sizes", "runs"])
+        count = len(self._shapes)
+        points = wire_array(buffers[0], np.float32, count * self._points, "points").reshape(count, self._points)
+        sizes = wire_array(buffers[1], np.uint32, count, "sizes").tolist()
+        runs = wire_array(buffers[2], np.uint8, sum(sizes), "runs")
+        for name, row in zip(self._names, points, strict=True):
+            if not np.isfinite(row).all():
+                raise CodecError(f"{name}: NaN or infinity among its points")
+        places = stretches(sizes)
+        symbols: list[np.ndarray] = [np.empty(0, np.uint8)] * count
+        for number in (*range(0, count, 2), *range(1, count, 2)):  # a Delta may rest on the next layer's X
+            symbols[number] = self._unpack(number, runs[places[number]], symbols)
+        return self.pairs([self._decoded(k, points[k], symbols[k], key, torch.device(device)) for k in range(count)])
+
+    def _decoded(
+        self, number: int, points: np.ndarray, symbols: np.ndarray, key: Key, device: torch.device
+    ) -> torch.Tensor:
+        there = symbols if device.type == "cpu" else torch.from_numpy(symbols).to(device)
+        return torch.as_tensor(self.values(number, Signal(points, there), key))
+
+    def _beside(self, number: int, symbols: Sequence[np.ndarray]) -> np.ndarray | None:
+        """The next layer's X, if signal `number` is a Delta and of the same width as that, and zeros have a symbol."""
+        following = number + 1
+        if not self._zeros or number % 2 == 0 or following == len(self._shapes):
+            return None
+        return symbols[following] if self._shapes[number] == self._shapes[following] else None
+
+    def _pack(self, number: int, symbols: Sequence[np.ndarray]) -> tuple[int, np.ndarray]:
+        """The form of a signal's run, and what follows that."""
+        form, chosen, beside = EVERYWHERE, symbols[number], self._beside(number, symbols)
+        if beside is not None:
+            room = self._pool.take(chosen.size)
+            count = kernels.gather_beside(chosen, beside, room)
+            if count >= 0:
+                form, chosen = WHERE_NEXT_IS_NOT_ZERO, room[:count]
+        return form, pack_symbols(chosen, self._alphabet, self._names[number], self._pool.take)
+
+    def _unpack(self, number: int, run: np.ndarray, symbols: Sequence[np.ndarray]) -> np.ndarray:
+        (length, width), name = self._shapes[number], self._names[number]
+        beside = self._beside(number, symbols)
+        form = int(run[0]) if run.size else None
+        if form == EVERYWHERE:
+            return unpack_symbols(run[1:], length * width, self._alphabet, name, self._pool.take)
+        if form != WHERE_NEXT_IS_NOT_ZERO or beside is None:
+            raise CodecError(f"{name}: a run of the unknown form {form}")
+        count = int(np.count_nonzero(beside))
+        chosen = unpack_symbols(run[1:], count, self._alphabet, name, self._pool.take)
+        found = self._pool.take(length * width)
+        kernels.spread_beside(chosen, beside, found)
+        return found
+
+
+def multiply(layout: Layout, workers: Sequence[Sequence[Factors]], out: torch.Tensor) -> None:
+    """Write the linear layers' mean gradient over all rows of all workers' factors into a vector [layout.size].
+
+    The rows of all are put one below the other, so that each layer is a single product, Delta^T X / rows.
+    """
+    for number, layer in enumerate(layout.linear):
+        x, delta = (torch.cat([factors[number][part] for factors in workers]) for part in (0, 1))
+        weight = out[layer.weight.slice].view(layer.weight.shape)
+        torch.mm(delta.T, x, out=weight).div_(len(x))
+        if layer.bias is not None:
+            out[layer.bias.slice] = delta.mean(0)

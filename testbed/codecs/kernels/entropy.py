@@ -1,0 +1,179 @@
+"""The hot loops of the entropy coder: rANS on four interleaved states (Duda 2013; Giesen 2014).
+
+Theory of operation:
+
+1. A state x is a number in [2^16, 2^32). Coding a symbol whose frequency is f of 2^12, and which begins at c among
+   the cumulated frequencies, makes x (x // f) * 2^12 + c + x % f: it grows by log2(2^12 / f) bits. Before it would
+   leave its range, its low 16 bits go out as a word; 12 bits a symbol at most, so one word is always enough.
+2. Decoding goes the other way, last symbol first. So the encoder takes the symbols from the last to the first and
+   writes its words from the end of the buffer to the front: the decoder does both forwards.
+3. Symbol i belongs to state i % 4. Four states do not wait for each other; their words interleave in an order that
+   the decoder finds by itself, since it needs a word exactly when the encoder wrote one.
+4. Whether a word is written or read decides no branch, which no processor could predict: it is always written and
+   the position moved or not.
+5. States start at 2^16 and are the first 8 words of a stream. A decoder that does not come back to 2^16 in all
+   four, or not to the end of the words, was given another stream than the encoder made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from testbed.codecs.kernels.compiled import I64, U8, U16, U32, kernel, read_only, writable
+from testbed.codecs.kernels.lanes import add, and_, low_byte, mul, or_, shl, shr
+
+PROBABILITY_BITS = 12
+TOTAL = 1 << PROBABILITY_BITS  # sum of a model's frequencies
+STATES = 4
+STATE_WORDS = 2 * STATES  # 16-bit words that carry the states
+_LOW = np.uint32(1 << 16)  # smallest state
+_WORD, _BITS, _20, _24 = (np.uint32(n) for n in (16, PROBABILITY_BITS, 20, 24))
+_MASK, _HALF = np.uint32(TOTAL - 1), np.uint32(0xFFFF)
+
+
+@kernel((read_only(U8), writable(I64)))
+def count_symbols(symbols: np.ndarray, counts: np.ndarray) -> None:
+    """Add to counts [256] how often each symbol occurs."""
+    parts = np.zeros((4, 256), np.uint32)  # equal symbols in a row do not wait for each other's count
+    whole = symbols.size // 4 * 4
+    for i in range(0, whole, 4):
+        for k in range(4):
+            parts[k, symbols[i + k]] += 1
+    for i in range(whole, symbols.size):
+        parts[0, symbols[i]] += 1
+    for k in range(4):
+        for symbol in range(256):
+            counts[symbol] += parts[k, symbol]
+
+
+@kernel((read_only(I64), writable(I64)))
+def quantize_counts(counts: np.ndarray, frequencies: np.ndarray) -> None:
+    """Set frequencies [256] that sum to `TOTAL`, at least 1 for each of the (two or more) symbols that occur.
+
+    Counts are scaled and rounded; what the sum is off by is then taken or given one at a time where it costs or
+    gains the fewest bits.
+    """
+    size, total = 0, 0
+    for symbol in range(256):
+        size += counts[symbol]
+    for symbol in range(256):
+        count = counts[symbol]
+        frequencies[symbol] = max(1, (count * TOTAL + size // 2) // size) if count else 0
+        total += frequencies[symbol]
+    step = 1 if total < TOTAL else -1
+    while total != TOTAL:
+        best, least = -1, np.inf
+        for symbol in range(256):
+            f = frequencies[symbol]
+            if f == 0 or f + step == 0:
+                continue
+            change = -step * counts[symbol] * np.log((f + step) / f)  # in nats, over all its occurrences
+            if change < least:
+                best, least = symbol, change
+        frequencies[best] += step
+        total += step
+
+
+# --- encoding ---------------------------------------------------------------------------------------------------
+
+
+@njit(inline="always")
+def _put(x: Any, entry: Any, words: Any, position: Any) -> Any:
+    """(state, position) after coding a symbol whose table entry is start << 16 | frequency."""
+    frequency = and_(entry, _HALF)
+    full = np.uint32(x >= shl(frequency, _20))
+    words[position - 1] = np.uint16(and_(x, _HALF))
+    position -= np.int64(full)
+    x = shr(x, shl(full, np.uint32(4)))
+    quotient = np.uint32(x // frequency)
+    remainder = np.uint32(x - quotient * frequency)
+    return add(add(shl(quotient, _BITS), shr(entry, _WORD)), remainder), position
+
+
+@kernel((read_only(U8), read_only(U32), writable(U16)))
+def encode(symbols: np.ndarray, table: np.ndarray, words: np.ndarray) -> int:
+    """Code symbols into the end of words [symbols.size + STATE_WORDS + 1]; where they begin there.
+
+    Parameters
+    ----------
+    table : uint32 [256], start << 16 | frequency of each symbol
+    """
+    position = words.size
+    a = b = c = d = _LOW
+    whole = symbols.size // STATES * STATES
+    rest = symbols.size - whole
+    if rest > 2:
+        c, position = _put(c, table[symbols[whole + 2]], words, position)
+    if rest > 1:
+        b, position = _put(b, table[symbols[whole + 1]], words, position)
+    if rest > 0:
+        a, position = _put(a, table[symbols[whole]], words, position)
+    for i in range(whole - STATES, -1, -STATES):
+        d, position = _put(d, table[symbols[i + 3]], words, position)
+        c, position = _put(c, table[symbols[i + 2]], words, position)
+        b, position = _put(b, table[symbols[i + 1]], words, position)
+        a, position = _put(a, table[symbols[i]], words, position)
+    for x in (d, c, b, a):
+        position -= 2
+        words[position] = np.uint16(and_(x, _HALF))
+        words[position + 1] = np.uint16(shr(x, _WORD))
+    return position
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------
+
+
+@njit(inline="always")
+def _get(x: Any, slots: Any) -> Any:
+    """(state, symbol) before the word, by the slot's symbol << 24 | (frequency - 1) << 12 | place in the symbol."""
+    slot = slots[and_(x, _MASK)]
+    frequency = add(and_(shr(slot, _BITS), _MASK), np.uint32(1))
+    return add(mul(frequency, shr(x, _BITS)), and_(slot, _MASK)), low_byte(shr(slot, _24))
+
+
+@njit(inline="always")
+def _refill(x: Any, words: Any, position: Any) -> Any:
+    """(state, position) after reading a word if the state needs one; words[position] exists."""
+    short = x < _LOW
+    filled = or_(shl(x, _WORD), np.uint32(words[position]))
+    return np.uint32(filled if short else x), position + np.int64(short)
+
+
+@njit(inline="always")
+def _state(words: Any, k: int) -> Any:
+    return or_(np.uint32(words[2 * k]), shl(np.uint32(words[2 * k + 1]), _WORD))
+
+
+@kernel((read_only(U16), read_only(U32), writable(U8)))
+def decode(words: np.ndarray, slots: np.ndarray, symbols: np.ndarray) -> bool:
+    """Decode exactly symbols.size symbols from all of the words; False when they are no stream of so many.
+
+    Parameters
+    ----------
+    words : at least `STATE_WORDS` of them
+    slots : uint32 [TOTAL], see `_get`
+    """
+    a, b, c, d = _state(words, 0), _state(words, 1), _state(words, 2), _state(words, 3)
+    position, i = STATE_WORDS, 0
+    while i + STATES <= symbols.size and position + STATES <= words.size:
+        a, symbols[i] = _get(a, slots)
+        b, symbols[i + 1] = _get(b, slots)
+        c, symbols[i + 2] = _get(c, slots)
+        d, symbols[i + 3] = _get(d, slots)
+        a, position = _refill(a, words, position)
+        b, position = _refill(b, words, position)
+        c, position = _refill(c, words, position)
+        d, position = _refill(d, words, position)
+        i += STATES
+    while i < symbols.size:  # near the end of the words each is looked for
+        a, symbols[i] = _get(a, slots)
+        if a < _LOW:
+            if position == words.size:
+                return False
+            a, position = _refill(a, words, position)
+        a, b, c, d = b, c, d, a
+        i += 1
+    return position == words.size and a == b == c == d == _LOW
