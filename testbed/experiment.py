@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -29,20 +29,18 @@ from testbed.wan import trace as traces
 from testbed.wan.plan import NetworkPlan, Roles
 from testbed.wan.tcp import Tcp
 from testbed.wan.trace import Trace
-from testbed.workloads.config import Data, Training
+from testbed.workloads import Data, Model
+from testbed.workloads.config import Training
+from testbed.workloads.data import base as datasets
 from testbed.workloads.models import base as models
+from testbed.workloads.workload import check_fits
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 
+T = TypeVar("T")
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 WORKERS_AN_LPS = 5  # WeightGrad, Appendix B.2
-
-
-class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[model]`."""
-
-    name: str = "cifarnet"
 
 
 class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -165,6 +163,8 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 EXPERIMENT = inspect.type_info(Experiment)
+# Tables whose keys depend on a name in them, its key, and what they are to be read as.
+CHOSEN = {"model": ("name", models.kind_of), "data": ("dataset", datasets.kind_of)}
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def load(
     for each, table in scales.items():
         if "sweep" in _table(table, f"{path}: scale.{each}"):
             sweeps[each] = _sweep(table.pop("sweep"), f"{path}: scale.{each}.sweep")
-        _check_keys(table, EXPERIMENT, str(path), f"scale.{each}")
+        _check_scale(table, data, str(path), f"scale.{each}")
     if scale:
         if scale not in scales:
             raise InputError(f"{path}: no [scale.{scale}]{nearest(scale, scales) if scales else ' or any other'}")
@@ -279,15 +279,17 @@ def find(name: str) -> Path:
 
 def from_dict(data: dict[str, Any], source: str) -> Experiment:
     """Check plain data and make an experiment of it; `source` is the file that errors name."""
-    _check_keys(data, EXPERIMENT, source, "")
+    plain = {key: value for key, value in data.items() if key not in CHOSEN}
+    _check_keys(plain, EXPERIMENT, source, "")
     try:
-        experiment = msgspec.convert(data, Experiment)
+        experiment = msgspec.convert(plain, Experiment)
     except msgspec.ValidationError as error:
         raise InputError(_explain(error, data, EXPERIMENT, source)) from None
     if not experiment.systems:
         raise InputError(f"{source}: [systems] is empty; known: {', '.join(sorted(SYSTEMS))}")
     options = {name: _options(name, table, source) for name, table in experiment.systems.items()}
-    experiment = msgspec.structs.replace(experiment, systems=options)
+    chosen = {key: _read_as(_kind(key, data[key], source), data[key], source, key) for key in CHOSEN if key in data}
+    experiment = msgspec.structs.replace(experiment, systems=options, **chosen)
     _check_names(experiment, source)
     return experiment
 
@@ -295,20 +297,39 @@ def from_dict(data: dict[str, Any], source: str) -> Experiment:
 def _options(name: str, table: Any, source: str) -> Options:
     if name not in SYSTEMS:
         raise InputError(f"{source}: systems.{name}: unknown system '{name}'{nearest(name, SYSTEMS)}")
-    options_type = SYSTEMS[name].options_type
-    kind = inspect.type_info(options_type)
-    _check_keys(table, kind, source, f"systems.{name}")
+    return _read_as(SYSTEMS[name].options_type, table, source, f"systems.{name}")
+
+
+def _read_as(kind: type[T], table: Any, source: str, where: str) -> T:
+    """A table of the file as a struct."""
+    _check_keys(table, inspect.type_info(kind), source, where)
     try:
-        return msgspec.convert(table, options_type)
+        return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        raise InputError(_explain(error, table, kind, source, f"systems.{name}")) from None
+        raise InputError(_explain(error, table, inspect.type_info(kind), source, where)) from None
+
+
+def _kind(key: str, table: Any, source: str) -> type[msgspec.Struct]:
+    """What the table `key`, one of CHOSEN, is to be read as."""
+    name, kind_of = CHOSEN[key]
+    with _naming(f"{source}: {key}.{name}"):
+        return kind_of(table if isinstance(table, Mapping) else {})
+
+
+def _check_scale(table: Mapping[str, Any], data: Mapping[str, Any], source: str, where: str) -> None:
+    """Check the keys of a scale, which is to be laid over `data`."""
+    _check_keys({key: value for key, value in table.items() if key not in CHOSEN}, EXPERIMENT, source, where)
+    for key in CHOSEN:
+        if isinstance(changes := table.get(key), dict):
+            kind = _kind(key, {**data.get(key, {}), **changes}, source)
+            _check_keys(changes, inspect.type_info(kind), source, f"{where}.{key}")
 
 
 def _check_names(experiment: Experiment, source: str) -> None:
     """Names that only their own part knows: each part's own error, with the file in front."""
     top = experiment.topology
     with _naming(f"{source}: model.name"):
-        models.check_fits(experiment.model.name, experiment.data.dataset)
+        check_fits(experiment.model, experiment.data)
     with _naming(source):
         experiment.training.worker_batch(len(experiment.roles.workers))
         compute_model(experiment.compute.device)

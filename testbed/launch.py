@@ -22,7 +22,7 @@ from testbed.record.tensorboard import require as require_tensorboard
 from testbed.report.series import show_series, write_series
 from testbed.report.tables import REPLAY, show
 from testbed.report.write import write_report
-from testbed.workloads.learner import device as check_device
+from testbed.workloads.devices import device as check_device
 
 
 def launch(
@@ -50,7 +50,7 @@ def launch(
     if not inside:
         if why:
             print(why)
-        Assembly(first, device, allow_download=True, on_notice=print).dataset  # noqa: B018 - fetched here, where there is a network
+        Assembly(first, device, allow_download=True, on_notice=print).workload  # noqa: B018 - fetched here, where there is a network
     if fabric == "mininet" and not inside:
         return _again_inside()
     request = run.Request(

@@ -70,7 +70,7 @@ class Request:
 def start(experiment: Experiment, request: Request, begun: Callable[[Path], None]) -> None:
     """Run an experiment from its beginning; `begun` is called with the run's folder once there is one."""
     assembly = Assembly(experiment, request.device)
-    dataset = assembly.dataset
+    dataset = assembly.workload.dataset
     began = datetime.now().astimezone()
     folder = request.folder or new_folder(request.results / request.target, new_id(request.fabric))
     folder.mkdir(exist_ok=True)
@@ -118,8 +118,8 @@ def _fidelity(request: Request, profile: str) -> dict[str, Any]:
 def resume(folder: Path, experiment: Experiment, facts: RunInfo, begun: Callable[[Path], None], jobs: int = 1) -> None:
     """Go on with a run that was interrupted, from the last checkpoint of each system and seed."""
     assembly = Assembly(experiment, _torch_device(facts))
-    if facts.data.stand_in == assembly.dataset.real:
-        here = assembly.dataset.note
+    if facts.data.stand_in == assembly.workload.dataset.real:
+        here = assembly.workload.dataset.note
         raise InputError(f"{folder}: it began with {facts.data.note}, but here is {here}; start a new run")
     folder = folder.resolve()
     begun(folder)
@@ -303,8 +303,8 @@ class _Play:
                     step=self.clock.step,
                     model=name,
                     loss=result.loss,
-                    accuracy=result.accuracy,
-                    images=result.images,
+                    accuracy=result.metrics["accuracy"],
+                    images=result.examples,
                 )
             )
         if self.clock.step == self.steps:
@@ -317,7 +317,7 @@ class _Play:
             f"{name}/{layer.name}": weights[layer.slice].reshape(layer.shape).cpu().numpy()
             for name, weights in models.items()
             if "@" not in name
-            for layer in self.assembly.model.layout
+            for layer in self.assembly.workload.layout
         }
         with (self.folder / MODEL_FILE).open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
