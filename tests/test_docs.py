@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import sys
 from argparse import ArgumentParser
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from testbed.experiment import load as experiment
 from testbed.report import figures
 from testbed.report.summary import COLUMNS
 from testbed.systems import SYSTEMS
-from testbed.workloads.data import base as data
+from testbed.workloads.data import cifar
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -112,6 +112,10 @@ def run(command: str, folder: Path) -> None:
         subprocess.run(["bash", "-ec", command], cwd=folder, check=True, capture_output=True, timeout=60)
 
 
+def unreachable(*what: object) -> None:
+    raise OSError("no network in a test")
+
+
 @pytest.fixture
 def folder(small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which commands find what they find in the repository; no network, and a machine that is well."""
@@ -122,10 +126,8 @@ def folder(small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(where)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("MAKEFLAGS", "")
-    monkeypatch.setitem(data.SOURCES, "cifar10", replace(data.SOURCES["cifar10"], download=None))
-    monkeypatch.setattr(
-        "testbed.cli.needs.examine", lambda: [Finding("Python", True, "as here")]
-    )  # test_doctor.py has it
+    monkeypatch.setattr(cifar, "fetch", unreachable)
+    monkeypatch.setattr("testbed.cli.needs.examine", lambda: [Finding("Python", True, "as here")])  # as test_doctor.py
     return where
 
 
