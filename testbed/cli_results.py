@@ -6,12 +6,11 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from testbed.errors import InputError
-
 RUN = "results/cifarnet/20260101-120000-virtual"
 PLOT_EXAMPLES = f"""\
 kinds: loss, speedup, accuracy, pareto, time, wan, bandwidth, threshold (WeightGrad), bits (MQGrad); those that the run
 has data for are drawn, each one column of a paper wide. Of several runs: workers, the loss with more and fewer workers.
+As wide as a page, and only by name: comparison, replay (of a trace), of several runs series.
 examples:
   testbed plot {RUN}
   testbed plot {RUN} --kind speedup --kind loss --format pdf --out figures
@@ -63,32 +62,24 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _plot(options: argparse.Namespace) -> int:
     from testbed import series
-    from testbed.record.reader import load
-    from testbed.report import figures
-    from testbed.report.compare import load_all
-    from testbed.report.summary import summarize
-    from testbed.report.tables import REPLAY, show
+    from testbed.report import pictures
+    from testbed.report.numbers.compare import load_all
+    from testbed.report.page.markdown import REPLAY
+    from testbed.report.terminal import show
     from testbed.report.write import write_report
 
     if series.is_series(options.runs[0]):
         return _plot_series(options.runs[0])
-    folder = options.out or options.runs[0] / figures.FOLDER
+    folder = options.out or options.runs[0] / pictures.FOLDER
     formats = tuple(name for name in options.format.split(",") if name)
-    if len(options.runs) > 1:
-        if set(options.kind) - {figures.WORKERS}:
-            raise InputError(f"of several runs only '--kind {figures.WORKERS}' is drawn; give one run")
-        paths = figures.draw_workers(load_all(options.runs), folder, formats)
-    elif options.kind:
-        run = load(options.runs[0])
-        paths = figures.draw(run, summarize(run), folder, options.kind, formats)
+    if options.kind or len(options.runs) > 1:
+        paths = pictures.write(load_all(options.runs), folder, options.kind, formats)
     else:
         run, frame = write_report(options.runs[0])
         show(run, frame)
         paths = [run.folder / "summary.md", run.folder / "comparison.png"]
         paths += [run.folder / REPLAY] if (run.folder / REPLAY).is_file() else []
-        paths += figures.draw(run, frame, folder, formats=formats)
-    if not paths:
-        raise InputError(f"{options.runs[0]}: its records hold nothing for {', '.join(options.kind)}")
+        paths += pictures.write([run], folder, formats=formats, frame=frame)
     print(f"written: {', '.join(map(str, paths))}")
     return 0
 
@@ -119,9 +110,9 @@ def _bytes(options: argparse.Namespace) -> int:
     from testbed.learning.data import source
     from testbed.learning.models import parameter_count
     from testbed.record.reader import load
-    from testbed.report.summary import model_name
-    from testbed.report.tables import markdown_table
-    from testbed.report.traffic import rows, traffic
+    from testbed.report.numbers.asked import model_name
+    from testbed.report.numbers.tables import markdown_table
+    from testbed.report.numbers.traffic import rows, traffic
 
     run = load(options.run)
     parameters = parameter_count(model_name(run.info), source(run.info.data.dataset).stand_in.format.classes)
@@ -131,10 +122,11 @@ def _bytes(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     from testbed.record.files import write_whole
-    from testbed.report.compare import compare, load_all
-    from testbed.report.summary import target_of
-    from testbed.report.tables import compared_markdown, show_compared
-    from testbed.report.write import csv
+    from testbed.report.numbers.asked import target_of
+    from testbed.report.numbers.compare import compare, load_all
+    from testbed.report.numbers.tables import csv
+    from testbed.report.page.markdown import compared_markdown
+    from testbed.report.terminal import show_compared
 
     target = target_of(options.loss, options.accuracy)
     found = compare(load_all(options.runs), options.force, options.over, target)
