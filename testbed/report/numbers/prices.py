@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from testbed import shipped
 from testbed.errors import InputError
 from testbed.wan import reading
 
-PRICES = Path(__file__).resolve().parents[3] / "topologies" / "prices.csv"
+PRICES = shipped.HERE / "topologies" / "prices.csv"
 COLUMNS = ("src_region", "dst_region", "usd_per_gb")
 GB = 1e9  # bytes; a provider that bills by 2^30 bytes charges 7 % less than computed here
 

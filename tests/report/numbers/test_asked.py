@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import experiment
+from small_runs import experiment
 
 from testbed.record.info import DataInfo, RunInfo
 from testbed.report.numbers.asked import data_name, experiment_of, flat, is_modelled, model_name

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import experiment
+from small_runs import experiment
 
 from testbed import load, run
 from testbed.cli import main
