@@ -24,7 +24,7 @@ from testbed.systems.coding import EntropyCoding
 from testbed.systems.node import Node, Work
 from testbed.systems.replica import Replica
 from testbed.wan.plan import kind_of
-from testbed.workloads.optimizer import SGD, Adam
+from testbed.workloads.optimizer import Optimizer
 
 Sender = Literal["worker", "lps", "gs"]
 Numbers = tuple[float, ...]
@@ -68,7 +68,7 @@ class CodecSystem(System):
     def codec(self, sender: Sender) -> Codec | Remembering:
         """What codes a worker's gradient, an LPS's sum of its region's, the global server's mean of all."""
 
-    def optimizer(self) -> SGD | Adam:
+    def optimizer(self) -> Optimizer:
         """The update that workers make with the mean."""
         return self.task.training.optimizer
 

@@ -18,7 +18,7 @@ from testbed.codecs.sparse import Sparse
 from testbed.codecs.topk import ValueKind
 from testbed.systems.base import Options
 from testbed.systems.codec_system import CodecSystem, Sender
-from testbed.workloads.optimizer import SGD, Adam, Fraction
+from testbed.workloads.optimizer import SGD, Fraction, Optimizer
 from testbed.workloads.schedule import Rate
 
 Steps = Annotated[int, msgspec.Meta(ge=1)]
@@ -75,7 +75,6 @@ class DGC(CodecSystem):
             dense_biases=options.dense_biases,
         )
 
-    def optimizer(self) -> SGD | Adam:
+    def optimizer(self) -> Optimizer:
         """Plain SGD; an experiment with Adam keeps it, though the paper says nothing of it."""
-        optimizer = self.task.training.optimizer
-        return SGD() if isinstance(optimizer, SGD) else optimizer
+        return self.task.training.optimizer.without_momentum
