@@ -76,7 +76,7 @@ class TestOptions:
         def noise(folder: DataFolder, examples: int = 30) -> Dataset:
             return Arrays(X[:examples], Y[:examples], X, Y)
 
-        few = msgspec.convert({"dataset": "noise", "examples": 12}, datasets.kind_of({"dataset": "noise"}))
+        few = datasets.of("noise", examples=12)
         assert isinstance(few, Data)
         assert datasets.load(few).train_examples == 12
         assert datasets.load("noise").name == "noise"
