@@ -35,11 +35,12 @@ from testbed.fidelity import report as fidelity_report
 from testbed.pool import run_all
 from testbed.record import info as info_file
 from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
-from testbed.record.info import DataInfo, LinkInfo, ResultInfo, RunInfo
+from testbed.record.info import DataInfo, LinkInfo, MetricInfo, ResultInfo, RunInfo
 from testbed.record.recorder import Recorder
 from testbed.record.stolen import Stolen
 from testbed.record.tensorboard import Scalars
 from testbed.report.live import Progress
+from testbed.workloads import Workload
 
 RESULTS = Path("results")
 STOLEN = 0.01  # of the cores' time; beyond it a run that measures says so
@@ -70,7 +71,7 @@ class Request:
 def start(experiment: Experiment, request: Request, begun: Callable[[Path], None]) -> None:
     """Run an experiment from its beginning; `begun` is called with the run's folder once there is one."""
     assembly = Assembly(experiment, request.device)
-    dataset = assembly.workload.dataset
+    workload, dataset = assembly.workload, assembly.workload.dataset
     began = datetime.now().astimezone()
     folder = request.folder or new_folder(request.results / request.target, new_id(request.fabric))
     folder.mkdir(exist_ok=True)
@@ -97,6 +98,8 @@ def start(experiment: Experiment, request: Request, begun: Callable[[Path], None
         systems=list(experiment.systems),
         seeds=list(experiment.run.seeds),
         data=DataInfo(dataset=dataset.name, stand_in=not dataset.real, note=dataset.note),
+        metric=_metric_info(workload),
+        parameters=workload.layout.size,
         started_at=began.isoformat(timespec="seconds"),
         tensorboard=request.tensorboard,
         command=list(request.command),
@@ -106,6 +109,13 @@ def start(experiment: Experiment, request: Request, begun: Callable[[Path], None
     info_file.write_info(folder, facts)
     begun(folder)
     _run(folder, experiment, assembly, facts, request.jobs)
+
+
+def _metric_info(workload: Workload) -> MetricInfo:
+    """The workload's main metric."""
+    name = workload.main_metric
+    metric = workload.metrics[name]
+    return MetricInfo(name=name, label=metric.label, unit=metric.unit, better=metric.better)
 
 
 def _fidelity(request: Request, profile: str) -> dict[str, Any]:
@@ -297,14 +307,16 @@ class _Play:
         models = system.models(self.fabric.states(states_folder))
         for name, weights in models.items():
             result = self.assembly.evaluate(weights)
+            metrics: dict[str, float | None] = dict(result.metrics)
             self._record(
                 Evaluated(
                     time_s=self.clock.clock_s,
                     step=self.clock.step,
                     model=name,
                     loss=result.loss,
-                    accuracy=result.metrics["accuracy"],
+                    accuracy=metrics.pop("accuracy", None),
                     images=result.examples,
+                    metrics=metrics,
                 )
             )
         if self.clock.step == self.steps:

@@ -60,7 +60,7 @@ class Here:
         sent = self._message.get(figure.system)
         if sent is None or is_missing(sent):
             return float("nan")
-        return 4 * parameter_count_of(self.run.info.experiment) / sent
+        return 4 * (self.run.info.parameters or parameter_count_of(self.run.info.experiment)) / sent
 
     def sent_gbyte(self, figure: Figure) -> float:
         return self._sent.get(figure.system, float("nan")) / 1e9
