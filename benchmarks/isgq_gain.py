@@ -20,10 +20,10 @@ from testbed.codecs.factors import Dithered, FactorCodec, LloydMax
 from testbed.codecs.ternary import Ternary
 from testbed.layout import Factors, Layout
 from testbed.message import Message
-from testbed.workloads.data import base as data
+from testbed.workloads import Model, Workload
+from testbed.workloads.config import Training
+from testbed.workloads.data.base import load
 from testbed.workloads.learner import Learner
-from testbed.workloads.models import base as models
-from testbed.workloads.models.base import FlatModel
 
 BATCHES = (256, 128, 64)
 PAPER = {"fc": (33, 67, 133), "lenet": (56, 105, 180), "cifarnet": (38, 65, 98)}  # 1-bit ISGQ
@@ -31,15 +31,14 @@ DATASETS = {"fc": "mnist", "lenet": "mnist", "cifarnet": "cifar10"}
 TRAINING_BATCH, RATE, SAMPLES = 64, 0.05, 3  # SAMPLES: batches that a figure is the mean of
 
 
-def learner(model: FlatModel, dataset: data.Dataset, batch: int) -> Learner:
-    shard = np.arange(len(dataset.train_images))
-    return Learner(model, dataset, shard, worker=0, batch_size=batch, seed=0)
+def learner(workload: Workload, batch: int) -> Learner:
+    return workload.learner(np.arange(workload.dataset.train_examples), 0, batch, 0, Training())
 
 
-def trained(model: FlatModel, dataset: data.Dataset, steps: int) -> tuple[torch.Tensor, float]:
+def trained(workload: Workload, steps: int) -> tuple[torch.Tensor, float]:
     """Weights after `steps` steps of SGD, and the loss of the last."""
-    weights, loss = models.initial_weights(model.name, 0, dataset.classes), float("nan")
-    worker = learner(model, dataset, TRAINING_BATCH)
+    weights, loss = workload.initial_weights(0), float("nan")
+    worker = learner(workload, TRAINING_BATCH)
     for step in range(steps):
         loss, gradient = worker.gradient(weights, step)
         weights.add_(gradient, alpha=-RATE)
@@ -55,9 +54,9 @@ def message_bits(codec: FactorCodec, rest: Layout, factors: list[Factors], other
     return 8 * Message("factors", step, buffers).nbytes
 
 
-def gains(model: FlatModel, dataset: data.Dataset, weights: torch.Tensor, batch: int) -> list[float]:
+def gains(workload: Workload, weights: torch.Tensor, batch: int) -> list[float]:
     """Of one bit with zero as a level, with zero beside the levels, and dithered with K = 1."""
-    layout, worker = model.layout, learner(model, dataset, batch)
+    layout, worker = workload.layout, learner(workload, batch)
     codecs = (LloydMax(layout, batch), LloydMax(layout, batch, zero_beside=True), Dithered(layout, batch))
     bits = np.zeros(len(codecs))
     for step in range(SAMPLES):
@@ -66,10 +65,10 @@ def gains(model: FlatModel, dataset: data.Dataset, weights: torch.Tensor, batch:
     return list(32 * layout.size * SAMPLES / bits)
 
 
-def zeros(model: FlatModel, dataset: data.Dataset, weights: torch.Tensor) -> Iterator[str]:
+def zeros(workload: Workload, weights: torch.Tensor) -> Iterator[str]:
     """Per linear layer, the share of zeros in its X and its Delta."""
-    _, _, factors = learner(model, dataset, max(BATCHES)).factors(weights, 0)
-    for layer, pair in zip(model.layout.linear, factors, strict=True):
+    _, _, factors = learner(workload, max(BATCHES)).factors(weights, 0)
+    for layer, pair in zip(workload.layout.linear, factors, strict=True):
         x, delta = (float((part == 0).float().mean()) for part in pair)
         yield f"{layer.inputs}-{layer.outputs}: {x:.0%}, {delta:.0%}"
 
@@ -81,16 +80,16 @@ def main() -> None:
     options = parser.parse_args()
     rows, sparsity = [], []
     for name in options.models.split():
-        dataset = data.load(DATASETS[name], allow_download=False, on_notice=print)
-        model = FlatModel(name, classes=dataset.classes)
-        weights, loss = trained(model, dataset, options.steps)
+        dataset = load(DATASETS[name], allow_download=False, on_notice=print)
+        workload = Workload(Model(name=name), dataset)
+        weights, loss = trained(workload, options.steps)
         for batch, paper in zip(BATCHES, PAPER[name], strict=True):
-            one_bit, beside, dithered = gains(model, dataset, weights, batch)
+            one_bit, beside, dithered = gains(workload, weights, batch)
             difference = one_bit / paper - 1
             rows.append(
                 f"| {name} | {batch} | {paper} | {one_bit:.1f} | {difference:+.0%} | {beside:.1f} | {dithered:.1f} |"
             )
-        sparsity.append(f"| {name} | {dataset.note} | {loss:.2f} | {'; '.join(zeros(model, dataset, weights))} |")
+        sparsity.append(f"| {name} | {dataset.note} | {loss:.2f} | {'; '.join(zeros(workload, weights))} |")
     print("| model | batch | paper | 1 bit | difference | zero beside | dithered, K = 1 |\n" + "|---" * 7 + "|")
     print("\n".join(rows))
     print("\n| model | data | loss | inputs-outputs: zeros in X, in Delta |\n|---|---|---|---|")

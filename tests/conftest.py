@@ -10,7 +10,7 @@ import pytest
 import torch
 from small_runs import use_small_data
 
-from testbed.workloads.data import standin
+from testbed.workloads.data import cifar, standin
 from testbed.workloads.data.records import Records
 
 
@@ -36,7 +36,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def small_batches() -> list[Records]:
-    return standin.generate(batches=6, images=200)
+    return standin.generate(batches=6, images=200, form=cifar.FORMAT)
 
 
 @pytest.fixture

@@ -17,13 +17,10 @@ def add(commands: Commands) -> None:
 
 def _bytes(options: argparse.Namespace) -> int:
     from testbed.record.reader import load
-    from testbed.report.summary import model_name
     from testbed.report.tables import markdown_table
     from testbed.report.traffic import rows, traffic
-    from testbed.workloads.data.base import source
-    from testbed.workloads.models.base import parameter_count
+    from testbed.workloads.workload import parameter_count_of
 
     run = load(options.run)
-    parameters = parameter_count(model_name(run.info), source(run.info.data.dataset).stand_in.format.classes)
-    print(markdown_table(*rows(traffic(run), parameters)))
+    print(markdown_table(*rows(traffic(run), parameter_count_of(run.info.experiment))))
     return 0

@@ -202,18 +202,22 @@ def tell_learning() -> None:
     """Print what `_learning` asks for, as JSON; for a process of its own."""
     import torch
 
-    from testbed.workloads.data import base as data
+    from testbed.workloads.data.base import DATASETS, root
 
-    root = data.root()
+    sources = [spec.source for spec in DATASETS.values() if spec.source.title]
     facts: dict[str, Any] = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
-        "folder": str(root),
+        "folder": str(root()),
         "data": [
-            (source.title, any((root / name).is_dir() for name in source.folders), source.folder, bool(source.download))
-            for source in data.SOURCES.values()
-            if source.title
+            (
+                source.title,
+                any((root() / name).is_dir() for name in source.folders),
+                source.folder,
+                bool(source.download),
+            )
+            for source in sources
         ],
     }
     print(json.dumps(facts))

@@ -16,11 +16,12 @@ from testbed.experiment.schema import Experiment
 from testbed.roles.compute import compute_model
 from testbed.roles.roles import Roles
 from testbed.systems import SYSTEMS, System, Task
-from testbed.workloads import shards
+from testbed.workloads import Workload
 from testbed.workloads.data import base as data
-from testbed.workloads.learner import Evaluation, Learner, device, evaluate
-from testbed.workloads.models import base as models
-from testbed.workloads.models.base import FlatModel
+from testbed.workloads.data.base import Indices
+from testbed.workloads.devices import device
+from testbed.workloads.evaluation import Evaluation
+from testbed.workloads.learner import Learner
 
 BACKWARD_PER_FORWARD = 2.0  # a backward pass does each product of the forward pass twice: for inputs and weights
 
@@ -48,12 +49,18 @@ class Assembly:
         self._on_notice = on_notice
 
     @cached_property
-    def dataset(self) -> data.Dataset:
-        return data.load(self.experiment.data.dataset, allow_download=self._allow_download, on_notice=self._on_notice)
+    def workload(self) -> Workload:
+        """The experiment's model and data.
 
-    @cached_property
-    def model(self) -> FlatModel:
-        return FlatModel(self.experiment.model.name, self.device, self.dataset.classes)
+        Raises
+        ------
+        InputError
+            The two do not go together, or the data cannot be opened, or be divided as the experiment says.
+        """
+        it = self.experiment
+        dataset = data.load(it.data, allow_download=self._allow_download, on_notice=self._on_notice)
+        it.data.check(dataset)
+        return Workload(it.model, dataset, self.device)
 
     def system(self, name: str, seed: int) -> System:
         """The system `name` of the experiment on the task of `seed`."""
@@ -62,17 +69,16 @@ class Assembly:
     def task(self, seed: int, roles: Roles | None = None) -> Task:
         """What is trained with `seed`, by `roles` (those of all systems together when None)."""
         experiment = self.experiment
-        name, classes = experiment.model.name, self.dataset.classes
-        flops = models.forward_flops(name, classes) * self.worker_batch * (1 + BACKWARD_PER_FORWARD)
+        flops = self.workload.forward_flops * self.worker_batch * (1 + BACKWARD_PER_FORWARD)
         modelled = compute_model(experiment.compute.device).device
         return Task(
             seed=seed,
             roles=roles or experiment.roles,
-            layout=self.model.layout,
-            initial=models.initial_weights(name, seed, classes),
+            layout=self.workload.layout,
+            initial=self.workload.initial_weights(seed),
             training=experiment.training,
             learner=lru_cache(lambda worker: self._learner(seed, worker)),
-            images=len(self.dataset.train_images),
+            images=self.workload.dataset.train_examples,
             gradient_flops=flops,
             rate_mbit=experiment.plan.rate_mbit,
             seconds=modelled.seconds if modelled else None,
@@ -80,34 +86,24 @@ class Assembly:
 
     @property
     def worker_batch(self) -> int:
-        """Images in one worker's batch."""
+        """Examples in one worker's batch."""
         return self.experiment.training.worker_batch(len(self.experiment.roles.workers))
 
     def _learner(self, seed: int, worker: int) -> Learner:
-        training = self.experiment.training
-        return Learner(
-            self.model,
-            self.dataset,
-            self._shards(seed)[worker],
-            worker=worker,
-            batch_size=self.worker_batch,
-            seed=seed,
-            augmented=training.augment,
-            weight_decay=training.weight_decay,
-            clip_norm=training.clip_norm,
-        )
+        shard = self._shards(seed)[worker]
+        return self.workload.learner(shard, worker, self.worker_batch, seed, self.experiment.training)
 
     @lru_cache  # noqa: B019 - an assembly lives as long as its process
-    def _shards(self, seed: int) -> list[shards.Indices]:
-        """Each worker's training images, by worker number."""
+    def _shards(self, seed: int) -> list[Indices]:
+        """Each worker's training examples, by worker number."""
         counts = [self.experiment.topology.workers_per_region] * len(self.experiment.topology.regions)
-        split = self.experiment.data.shards(self.dataset.train_labels, counts, seed)
+        split = self.experiment.data.shards(self.workload.dataset, counts, seed)
         return [shard for region in split for shard in region]
 
     def evaluate(self, weights: torch.Tensor) -> Evaluation:
-        """Test loss and accuracy of flat `weights`."""
+        """Test loss and metrics of flat `weights`."""
         with threads(len(os.sched_getaffinity(0))):
-            return evaluate(self.model, self.dataset, weights, self.experiment.run.eval_images)
+            return self.workload.evaluate(weights, self.experiment.run.eval_images)
 
 
 @contextmanager

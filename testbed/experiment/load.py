@@ -20,11 +20,15 @@ from testbed.experiment.schema import Experiment
 from testbed.experiment.strict import naming
 from testbed.roles.compute import compute_model
 from testbed.systems import SYSTEMS, Options
+from testbed.workloads.data import base as datasets
 from testbed.workloads.models import base as models
+from testbed.workloads.workload import check_fits
 
 FOLDER = "experiments"
 SOURCE = "the experiment"  # what errors call plain data
 EXPERIMENT = inspect.type_info(Experiment)
+# Tables whose keys depend on a name in them, its key, and what they are to be read as.
+CHOSEN = {"model": ("name", models.kind_of), "data": ("dataset", datasets.kind_of)}
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ def load(
     for each, table in scales.items():
         if "sweep" in _table(table, f"{source}: scale.{each}"):
             sweeps[each] = _sweep(table.pop("sweep"), f"{source}: scale.{each}.sweep")
-        strict.check_keys(table, EXPERIMENT, source, f"scale.{each}")
+        _check_scale(table, data, source, f"scale.{each}")
     if scale:
         if scale not in scales:
             raise InputError(f"{source}: no [scale.{scale}]{nearest(scale, scales) if scales else ' or any other'}")
@@ -162,11 +166,12 @@ def from_dict(data: dict[str, Any], source: str) -> Experiment:
     if isinstance(data.get("plugins"), list):
         with naming(f"{source}: plugins"):
             plugin.load([str(name) for name in data["plugins"]])
-    experiment = strict.read(data, Experiment, source)
+    experiment = strict.read({key: value for key, value in data.items() if key not in CHOSEN}, Experiment, source)
     if not experiment.systems:
         raise InputError(f"{source}: [systems] is empty; known: {', '.join(sorted(SYSTEMS))}")
     options = {name: _options(name, table, source) for name, table in experiment.systems.items()}
-    experiment = msgspec.structs.replace(experiment, systems=options)
+    chosen = {key: strict.read(data[key], _kind(key, data[key], source), source, key) for key in CHOSEN if key in data}
+    experiment = msgspec.structs.replace(experiment, systems=options, **chosen)
     _check_names(experiment, source)
     return experiment
 
@@ -177,11 +182,27 @@ def _options(name: str, table: Any, source: str) -> Options:
     return strict.read(table, system.options_type, source, f"systems.{name}")
 
 
+def _kind(key: str, table: Any, source: str) -> type[msgspec.Struct]:
+    """What the table `key`, one of CHOSEN, is to be read as."""
+    name, kind_of = CHOSEN[key]
+    with naming(f"{source}: {key}.{name}"):
+        return kind_of(table if isinstance(table, Mapping) else {})
+
+
+def _check_scale(table: Mapping[str, Any], data: Mapping[str, Any], source: str, where: str) -> None:
+    """Check the keys of a scale, which is to be laid over `data`."""
+    strict.check_keys({key: value for key, value in table.items() if key not in CHOSEN}, EXPERIMENT, source, where)
+    for key in CHOSEN:
+        if isinstance(changes := table.get(key), dict):
+            kind = _kind(key, {**data.get(key, {}), **changes}, source)
+            strict.check_keys(changes, inspect.type_info(kind), source, f"{where}.{key}")
+
+
 def _check_names(experiment: Experiment, source: str) -> None:
     """Names that only their own part knows: each part's own error, with the file in front."""
     top = experiment.topology
     with naming(f"{source}: model.name"):
-        models.check_fits(experiment.model.name, experiment.data.dataset)
+        check_fits(experiment.model, experiment.data)
     with naming(source):
         experiment.training.worker_batch(len(experiment.roles.workers))
         compute_model(experiment.compute.device)

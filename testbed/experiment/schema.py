@@ -24,15 +24,10 @@ from testbed.wan import trace as traces
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.tcp import Tcp
 from testbed.wan.trace import Trace
-from testbed.workloads.config import Data, Training
+from testbed.workloads import Data, Model
+from testbed.workloads.config import Training
 
 WORKERS_AN_LPS = 5  # WeightGrad, Appendix B.2
-
-
-class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[model]`."""
-
-    name: str = "cifarnet"
 
 
 class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -24,7 +24,7 @@ from testbed.record.tensorboard import require as require_tensorboard
 from testbed.report.series import show_series, write_series
 from testbed.report.tables import REPLAY, show
 from testbed.report.write import write_report
-from testbed.workloads.learner import device as check_device
+from testbed.workloads.devices import device as check_device
 
 Say = Callable[[str], None]
 
@@ -92,7 +92,7 @@ def launch(points: Sequence[Point], wishes: Wishes) -> Path:
     say = wishes.say or print
     if why:
         say(why)
-    Assembly(experiments[0], wishes.device, allow_download=True, on_notice=say).dataset  # noqa: B018 - fetched here
+    Assembly(experiments[0], wishes.device, allow_download=True, on_notice=say).workload  # noqa: B018 - data fetched here
     request = session.Request(
         target=wishes.target,
         fabric=kind.name,

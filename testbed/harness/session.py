@@ -74,7 +74,7 @@ def prepare(experiment: Experiment, request: Request) -> Path:
     kind = FABRICS.find(request.fabric)
     experiment = experiment.on(kind.device)
     assembly = Assembly(experiment, request.device)
-    dataset = assembly.dataset
+    dataset = assembly.workload.dataset
     began = datetime.now().astimezone()
     folder = request.folder or new_folder(request.results / request.target, new_id(request.fabric))
     folder.mkdir(exist_ok=True)
@@ -132,8 +132,8 @@ def ready(folder: Path, jobs: int | None = None) -> Callable[[], None]:
     experiment = from_dict(facts.experiment, str(folder / info_file.FILE_NAME))
     chosen = choose_jobs(experiment, FABRICS.find(facts.fabric), jobs)
     assembly = Assembly(experiment, _torch_device(facts))
-    if facts.data.stand_in == assembly.dataset.real:
-        here = assembly.dataset.note
+    if facts.data.stand_in == assembly.workload.dataset.real:
+        here = assembly.workload.dataset.note
         raise InputError(f"{folder}: it began with {facts.data.note}, but here is {here}; start a new run")
     now = {each.name: each.sha256 for each in plugins.loaded()}
     for before in facts.plugins:
@@ -319,8 +319,8 @@ class _Play:
                     step=self.clock.step,
                     model=name,
                     loss=result.loss,
-                    accuracy=result.accuracy,
-                    images=result.images,
+                    accuracy=result.metrics["accuracy"],
+                    images=result.examples,
                 )
             )
         if self.clock.step == self.steps:
@@ -333,7 +333,7 @@ class _Play:
             f"{name}/{layer.name}": weights[layer.slice].reshape(layer.shape).cpu().numpy()
             for name, weights in models.items()
             if "@" not in name
-            for layer in self.assembly.model.layout
+            for layer in self.assembly.workload.layout
         }
         with (self.folder / MODEL_FILE).open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)

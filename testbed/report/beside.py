@@ -14,7 +14,7 @@ from testbed.record.reader import Result, Run
 from testbed.report import traffic
 from testbed.report.looks import look
 from testbed.report.papers import OPTIONS, Figure, Quantity, citation, fitting
-from testbed.report.summary import BASELINE, aggregate, model_name, ratio, section
+from testbed.report.summary import BASELINE, aggregate, ratio, section
 from testbed.report.wording import NOT_REACHED, conditions, duration, is_missing, percent, share, size, times
 
 NOT_MEASURED = "not measured"
@@ -55,14 +55,12 @@ class Here:
         return self._mean("mean_codec_s", figure.system) / self._mean("mean_step_s", figure.system)
 
     def compression(self, figure: Figure) -> float:
-        from testbed.workloads.data.base import source
-        from testbed.workloads.models.base import parameter_count
+        from testbed.workloads.workload import parameter_count_of
 
         sent = self._message.get(figure.system)
         if sent is None or is_missing(sent):
             return float("nan")
-        classes = source(section(self.run.info, "data")["dataset"]).stand_in.format.classes
-        return 4 * parameter_count(model_name(self.run.info), classes) / sent
+        return 4 * parameter_count_of(self.run.info.experiment) / sent
 
     def sent_gbyte(self, figure: Figure) -> float:
         return self._sent.get(figure.system, float("nan")) / 1e9

@@ -18,8 +18,8 @@ from testbed.codecs.sparse import Sparse
 from testbed.codecs.topk import ValueKind
 from testbed.systems.protocols.base import Options
 from testbed.systems.protocols.codec_system import CodecSystem, Sender
-from testbed.workloads.optimizer import SGD, Adam, Fraction
-from testbed.workloads.schedule import Rate
+from testbed.types import Fraction, Rate
+from testbed.workloads.optimizer import SGD, Adam
 
 Steps = Annotated[int, msgspec.Meta(ge=1)]
 

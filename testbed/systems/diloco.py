@@ -38,11 +38,9 @@ from testbed.roles.node import Node
 from testbed.roles.trail import Signal
 from testbed.systems.protocols.base import Options, Task
 from testbed.systems.protocols.regional import Copy, RegionalSystem, WorkerState
+from testbed.types import Count, Fraction
 from testbed.wan.plan import region_of
 from testbed.workloads.optimizer import SGD, SGDState
-
-Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class DiLoCoOptions(Options, frozen=True, forbid_unknown_fields=True):

@@ -43,10 +43,9 @@ from testbed.record.events import Guard, Threshold
 from testbed.roles.node import Node
 from testbed.systems.protocols.base import Options, System, Task
 from testbed.systems.protocols.rounds import Rounds
+from testbed.types import Positive
 from testbed.wan.plan import region_of
 from testbed.workloads.optimizer import EMA, SGD, Adam, AdamState
-
-Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class WeightGradOptions(Options, frozen=True, forbid_unknown_fields=True):

@@ -1,48 +1,21 @@
-"""One worker's gradient, and the evaluation of a weight vector."""
+"""One worker's gradient."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from testbed.errors import InputError
 from testbed.layout import Factors
-from testbed.workloads.data import augment
 from testbed.workloads.data.base import Dataset
+from testbed.workloads.flat import FlatModel
 from testbed.workloads.keyed import Purpose, generator
-from testbed.workloads.models.base import FlatModel
 from testbed.workloads.optimizer import clip_global_norm
 from testbed.workloads.shards import Indices, batch_indices
-
-EVALUATION_BATCH = 250  # images, or fewer large ones: bounds the activations held at once
-EVALUATION_VALUES = EVALUATION_BATCH * 3 * 32 * 32
-
-
-def device(name: str) -> torch.device:
-    """Return the device called `name`, "cpu" or "cuda" (or "cuda:1" ...).
-
-    Raises
-    ------
-    InputError
-        There is no such device, or torch cannot use it here.
-    """
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise InputError(f"device '{name}' is unknown; use cpu, cuda or cuda:<number>")
-    chosen = torch.device(name)
-    try:
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"device '{name}' cannot be used: {reason}; use cpu, or a torch build with CUDA") from None
-    return chosen
 
 
 class Learner:
@@ -53,17 +26,17 @@ class Learner:
     model
         May be shared by all learners of a thread.
     dataset
-        Where the images come from.
+        Where the examples come from, as the model takes them (`Dataset.fit`).
     shard
-        The worker's training images (`shards`).
+        The worker's training examples (`shards`).
     worker
         The worker's number among all workers of all regions; part of the key of its random choices.
     batch_size
-        Images in this worker's batch.
+        Examples in this worker's batch.
     seed
         The experiment's seed.
     augmented
-        Whether to distort images (`augment.distort`); otherwise they are cropped in the middle.
+        Whether examples are distorted, as their data set does.
     weight_decay
         L2 decay: `weight_decay * weights` is added to the gradient (as torch.optim does), not to the loss.
     clip_norm
@@ -88,23 +61,21 @@ class Learner:
         self.augmented, self.weight_decay, self.clip_norm = augmented, weight_decay, clip_norm
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return the images (float32, ready for the model) and labels (int64) of `step`, from 0."""
+        """Return the inputs and targets of `step`, from 0, on the model's device."""
         indices = batch_indices(self.shard, self.seed, self.worker, step, self.batch_size)
-        images = self.dataset.train_images.take(indices).to(self.model.device)
-        labels = torch.from_numpy(self.dataset.train_labels[indices]).to(self.model.device)
-        if not self.augmented:
-            return augment.center(images, self.model.input_size), labels
-        random = generator(self.seed, Purpose.AUGMENT, self.worker, step)
-        return augment.distort(images, self.model.input_size, random, self.dataset.distortion), labels
+        random = generator(self.seed, Purpose.AUGMENT, self.worker, step) if self.augmented else None
+        inputs, targets = self.dataset.train_batch(indices, random)
+        return inputs.to(self.model.device), targets.to(self.model.device)
 
     def gradient(self, weights: Tensor, step: int) -> tuple[float, Tensor]:
-        """Return the mean cross-entropy of the batch of `step` at `weights`, and its gradient.
+        """Return the mean loss of the batch of `step` at `weights`, and its gradient.
 
         The gradient is a fresh flat tensor of `weights`' size on their device, weight decay and clipping
         applied. With the same number of torch threads on a CPU, equal arguments give equal bits.
         """
         loss = self._loss(weights, step)
-        parts = torch.autograd.grad(loss, self.model.parameters)
+        # A parameter that the network does not use has a gradient of zero.
+        parts = torch.autograd.grad(loss, self.model.parameters, allow_unused=True, materialize_grads=True)
         gradient = torch.cat([part.reshape(-1) for part in parts])
         if self.weight_decay:
             gradient.add_(weights.to(gradient.device), alpha=self.weight_decay)
@@ -154,11 +125,11 @@ class Learner:
         return loss.item(), others.to(home), [(inputs.to(home), delta.to(home)) for inputs, delta in factors]
 
     def _loss(self, weights: Tensor, step: int) -> Tensor:
-        """The mean cross-entropy of the batch of `step`, with what its derivatives take."""
+        """The mean loss of the batch of `step`, with what its derivatives take."""
         self.model.load(weights)
-        images, labels = self.batch(step)
+        inputs, targets = self.batch(step)
         with self.model.training(generator(self.seed, Purpose.DROPOUT, self.worker, step)):
-            return functional.cross_entropy(self.model.module(images), labels)
+            return self.dataset.loss(self.model(inputs), targets)
 
     def _parameters(self) -> tuple[dict[str, nn.Module], list[Tensor]]:
         """The modules of `layout.linear` by name, and the parameters of `layout.rest`."""
@@ -201,29 +172,3 @@ def _factored_norm(factors: Sequence[Factors], biases: Sequence[bool], others: T
     for (inputs, delta), bias in zip(factors, biases, strict=True):
         total += ((inputs @ inputs.T + bias) * (delta @ delta.T)).double().sum() / len(inputs) ** 2
     return math.sqrt(max(total.item(), 0.0))
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Mean cross-entropy and accuracy (a fraction) over `images` test images."""
-
-    loss: float
-    accuracy: float
-    images: int
-
-
-def evaluate(model: FlatModel, dataset: Dataset, weights: Tensor, images: int | None = None) -> Evaluation:
-    """Evaluate flat `weights` on the first `images` test images (None: all of them), cropped in the middle."""
-    count = min(images or len(dataset.test_images), len(dataset.test_images))
-    model.load(weights)
-    loss, correct = 0.0, 0
-    batch = max(1, min(EVALUATION_BATCH, EVALUATION_VALUES // math.prod(model.input_size)))
-    with torch.no_grad():
-        for start in range(0, count, batch):
-            indices = np.arange(start, min(start + batch, count))
-            labels = torch.from_numpy(dataset.test_labels[indices]).to(model.device)
-            pictures = dataset.test_images.take(indices).to(model.device)
-            scores = model.module(augment.center(pictures, model.input_size))
-            loss += functional.cross_entropy(scores, labels, reduction="sum").item()
-            correct += int((scores.argmax(1) == labels).sum())
-    return Evaluation(loss / count, correct / count, count)

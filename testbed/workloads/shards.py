@@ -1,4 +1,4 @@
-"""Which training images a worker owns, and which of them are in its batch at a step."""
+"""Which training examples a worker owns, and which of them are in its batch at a step."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from testbed.workloads.keyed import Purpose, generator
 Indices = NDArray[np.int64]
 
 
-def iid(images: int, workers: Sequence[int], seed: int) -> list[list[Indices]]:
-    """Deal all images out at random, the same number to every worker (give or take one).
+def iid(examples: int, workers: Sequence[int], seed: int) -> list[list[Indices]]:
+    """Deal all examples out at random, the same number to every worker (give or take one).
 
     Parameters
     ----------
-    images
-        Number of training images.
+    examples
+        Number of training examples.
     workers
         Number of workers of each region.
     seed
@@ -28,15 +28,15 @@ def iid(images: int, workers: Sequence[int], seed: int) -> list[list[Indices]]:
     Returns
     -------
     list of list of ndarray
-        `shards[region][worker]`: ascending indices; each of `range(images)` is in exactly one of them.
+        `shards[region][worker]`: ascending indices; each of `range(examples)` is in exactly one of them.
 
     Raises
     ------
     InputError
-        There are more workers than images.
+        There are more workers than examples.
     """
-    _check(images, workers)
-    order = generator(seed, Purpose.SPLIT).permutation(images)
+    _check(examples, workers)
+    order = generator(seed, Purpose.SPLIT).permutation(examples)
     parts = iter(np.array_split(order, sum(workers)))
     return [[np.sort(next(parts)) for _ in range(count)] for count in workers]
 
@@ -50,12 +50,12 @@ def dirichlet(labels: NDArray[np.integer], workers: Sequence[int], seed: int, al
     A small `alpha` gives each region a few classes, a large one tends to IID. The regions' shards differ in
     size too.
 
-    Parameters and result as in `iid`; `labels` are the classes of all training images.
+    Parameters and result as in `iid`; `labels` are the classes of all training examples.
 
     Raises
     ------
     InputError
-        There are more workers than images.
+        There are more workers than examples.
     """
     _check(len(labels), workers)
     random = generator(seed, Purpose.SPLIT)
@@ -76,7 +76,7 @@ def dirichlet(labels: NDArray[np.integer], workers: Sequence[int], seed: int, al
 
 
 def _fill(owned: list[Indices], workers: Sequence[int]) -> None:
-    """Give each region at least one image per worker, from the region that has most to spare."""
+    """Give each region at least one example per worker, from the region that has most to spare."""
     for region, count in enumerate(workers):
         while (missing := count - len(owned[region])) > 0:
             donor = max(range(len(owned)), key=lambda other: len(owned[other]) - workers[other])
@@ -85,20 +85,20 @@ def _fill(owned: list[Indices], workers: Sequence[int]) -> None:
             owned[donor] = owned[donor][:-taken]
 
 
-def _check(images: int, workers: Sequence[int]) -> None:
-    if images < sum(workers):
-        raise InputError(f"{sum(workers)} workers cannot share {images} training images; use fewer workers")
+def _check(examples: int, workers: Sequence[int]) -> None:
+    if examples < sum(workers):
+        raise InputError(f"{sum(workers)} workers cannot share {examples} training examples; use fewer workers")
 
 
 def batch_indices(shard: Indices, seed: int, worker: int, step: int, batch_size: int) -> Indices:
-    """Return the training images of one worker's batch, a function of its arguments alone.
+    """Return the training examples of one worker's batch, a function of its arguments alone.
 
     The worker walks through its shard in a new random order every epoch; a batch may span two epochs.
 
     Parameters
     ----------
     shard
-        The worker's images, at least one.
+        The worker's examples, at least one.
     seed
         The experiment's seed.
     worker
@@ -106,7 +106,7 @@ def batch_indices(shard: Indices, seed: int, worker: int, step: int, batch_size:
     step
         From 0.
     batch_size
-        Images in this worker's batch.
+        Examples in this worker's batch.
     """
     positions = np.arange(step * batch_size, (step + 1) * batch_size)
     epochs, places = np.divmod(positions, len(shard))

@@ -25,6 +25,7 @@ from testbed.report.summary import summarize
 from testbed.report.tables import markdown, show
 from testbed.report.traffic import traffic
 from testbed.systems import SYSTEMS
+from testbed.workloads import Model
 from testbed.workloads.models.base import MODELS, parameter_count
 
 MakeRun = Callable[..., Path]
@@ -151,7 +152,7 @@ def test_what_was_measured_is_the_records(small_data: None, tmp_path: Path) -> N
     frame = summarize(it := load(start(flat, tmp_path)))
     own, base = (frame.set_index("system").loc[system] for system in ("terngrad", "baseline"))
     here = beside.Here(it, frame)
-    float32 = 4 * parameter_count("tiny")
+    float32 = 4 * parameter_count(Model(name="tiny"), 10)
     assert measured(here, "compression", "baseline") == pytest.approx(1.0, rel=0.005)
     message = traffic(it).loc["terngrad", "worker up"]
     assert measured(here, "compression") == pytest.approx(float32 / message)

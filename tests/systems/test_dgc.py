@@ -13,6 +13,7 @@ from testbed.record.events import Sent
 from testbed.roles.roles import Roles, kind_of
 from testbed.systems.dgc import DGC
 from testbed.wan.profile import Link
+from testbed.workloads import Model
 from testbed.workloads.config import Training
 from testbed.workloads.models import base as models
 from testbed.workloads.optimizer import SGD, Adam
@@ -20,7 +21,7 @@ from testbed.workloads.schedule import Constant
 
 ROLES = Roles(("a", "b"), 4, "c")
 PROFILE = network(("a", "b", "c"), lan=Link(1000, 1), wan=Link(100, 20))
-CIFARNET = models.layout(models.build("cifarnet"))
+CIFARNET = models.layout(Model(name="cifarnet").build(10))
 DENSE = {"sparsity": 0.0, "warmup_epochs": 0}
 
 

@@ -14,7 +14,6 @@ from testbed.message import Message
 from testbed.record.events import StepDone
 from testbed.roles.roles import kind_of
 from testbed.systems import SYSTEMS, Node, Task
-from testbed.workloads.models import base as models
 
 FORMS = ["isgq-naive", "isgq-mse", "isgq-dithered"]
 CONSTANT = {"kind": "constant", "rate": 0.2}
@@ -141,12 +140,13 @@ def test_it_learns(small_data: None, form: str) -> None:
 def test_compute_is_charged_where_it_is_made(small_data: None) -> None:
     """A worker is spared the products that make its layers' gradients, and makes those of all workers instead."""
     it = experiment(model={"name": "cifarnet"}, training={"batch_size": 8})
-    task: Task = Assembly(it).task(0)
+    assembly = Assembly(it)
+    task: Task = assembly.task(0)
     system = SYSTEMS["isgq-mse"](task, SYSTEMS["isgq-mse"].options_type())
     product = 2 * 2 * (2304 * 384 + 384 * 192 + 192 * 10)
     assert system.gradient_work.flops == task.gradient_flops - product  # type: ignore[attr-defined]
     assert system.mean_work.flops == 4 * product  # type: ignore[attr-defined]
-    assert task.gradient_flops == 3 * 2 * models.forward_flops("cifarnet")
+    assert task.gradient_flops == 3 * 2 * assembly.workload.forward_flops
 
 
 def test_a_message_that_is_not_of_all_workers_is_refused(small_data: None) -> None:

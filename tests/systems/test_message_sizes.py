@@ -16,11 +16,12 @@ from testbed.message import Message
 from testbed.roles.roles import Roles, kind_of
 from testbed.systems import Node
 from testbed.wan.profile import Link
+from testbed.workloads import Model
 from testbed.workloads.models import base as models
 
 ROLES = Roles(("a", "b"), 4, "c")
 PROFILE = network(("a", "b", "c"), lan=Link(1000, 0.2), wan=Link(100, 20))
-CIFARNET = models.layout(models.build("cifarnet"))
+CIFARNET = models.layout(Model(name="cifarnet").build(10))
 
 SCALES = 8 * 4 + 2  # eight ternary tensors
 FLOATS = 1_930 * 4 + 9

@@ -10,7 +10,7 @@ from small_runs import experiment, play
 from torch.nn import functional
 
 from testbed.experiment.assembly import Assembly
-from testbed.workloads.models import base as models
+from testbed.workloads import Model
 
 OPTIMIZERS = {
     "sgd": ({"kind": "sgd"}, lambda parameters: torch.optim.SGD(parameters, 0.1)),
@@ -38,7 +38,7 @@ def compare_with_plain_training(model: str, optimizer: str, steps: int, server_r
     task = Assembly(it).task(seed=5)
     played = play("baseline", task, it.plan.profile, stops=[2])
 
-    module = models.build(model)
+    module = Model(name=model).build(10)
     torch.nn.utils.vector_to_parameters(task.initial.clone(), module.parameters())
     plain = make_optimizer(module.parameters())
     for step in range(steps):

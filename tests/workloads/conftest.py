@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from testbed.workloads.data import cifar, standin
-from testbed.workloads.data.base import Dataset
-from testbed.workloads.data.images import Images
+from testbed.workloads.data.base import DATASETS
+from testbed.workloads.data.images import Content, Images, Split
+from testbed.workloads.data.labelled import LabelledImages
 from testbed.workloads.data.records import Records
+from testbed.workloads.models.base import MODELS
 
 
 @pytest.fixture(autouse=True)
@@ -25,13 +27,11 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def dataset() -> Dataset:
+def dataset() -> LabelledImages:
     """600 training and 200 test images of the stand-in."""
-    train, test, classes = cifar.content(standin.generate(batches=2, images=600))
-    few = test.images.take(np.arange(200)).numpy()
-    return Dataset(
-        "small", train.images, train.labels, Images([few]), test.labels[:200], classes, real=False, note="test"
-    )
+    train, test, classes = cifar.content(standin.generate(batches=2, images=600, form=cifar.FORMAT))
+    few = Split(Images([test.images.take(np.arange(200)).numpy()]), test.labels[:200])
+    return LabelledImages(Content(train, few, classes), real=False, note="test")
 
 
 @pytest.fixture
@@ -48,3 +48,11 @@ def data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder that `$TESTBED_DATA` names."""
     monkeypatch.setenv("TESTBED_DATA", str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture
+def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models and data sets that a test registers are gone after it."""
+    for registry in (MODELS, DATASETS):
+        monkeypatch.setattr(registry, "_found", dict(registry))
+        monkeypatch.setattr(registry, "_origins", {name: registry.origin(name) for name in registry})

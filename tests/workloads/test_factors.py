@@ -11,16 +11,17 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from testbed.errors import InputError
-from testbed.workloads.data.base import Dataset
+from testbed.workloads import Model, Workload
+from testbed.workloads.config import Training
+from testbed.workloads.data.labelled import LabelledImages
 from testbed.workloads.learner import Learner
-from testbed.workloads.models import base as models
-from testbed.workloads.models.base import FlatModel
+from testbed.workloads.models.base import initial_weights, model
 
 BATCH = 12
 
 
-def make(name: str, dataset: Dataset, **options: Any) -> Learner:
-    return Learner(FlatModel(name), dataset, np.arange(300), worker=1, batch_size=BATCH, seed=0, **options)
+def make(name: str, dataset: LabelledImages, **options: Any) -> Learner:
+    return Workload(Model(name=name), dataset).learner(np.arange(300), 1, BATCH, 0, Training(**options))
 
 
 def multiplied(worker: Learner, weights: torch.Tensor, step: int) -> tuple[float, torch.Tensor]:
@@ -44,14 +45,14 @@ def dropping(classes: int) -> nn.Module:
 
 
 @pytest.fixture(autouse=True)
-def _with_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(models.MODELS, "dropping", models.ModelSpec(dropping, (3, 24, 24)))
+def _with_dropout(own_names: None) -> None:
+    model("dropping", input=(3, 24, 24))(dropping)
 
 
 @pytest.mark.parametrize("name", ["tiny", "cifarnet", "nin-32", "dropping"])
 @pytest.mark.parametrize("clip_norm", [None, 0.1])
-def test_they_multiply_to_the_gradient(dataset: Dataset, name: str, clip_norm: float | None) -> None:
-    worker, weights = make(name, dataset, clip_norm=clip_norm), models.initial_weights(name, seed=0)
+def test_they_multiply_to_the_gradient(dataset: LabelledImages, name: str, clip_norm: float | None) -> None:
+    worker, weights = make(name, dataset, clip_norm=clip_norm), initial_weights(Model(name=name), seed=0, outputs=10)
     expected_loss, expected = worker.gradient(weights, 3)
     loss, gradient = multiplied(worker, weights, 3)
     assert loss == expected_loss
@@ -61,16 +62,16 @@ def test_they_multiply_to_the_gradient(dataset: Dataset, name: str, clip_norm: f
         assert float(gradient.norm()) == pytest.approx(clip_norm, rel=1e-5)
 
 
-def test_weight_decay_is_left_to_the_update(dataset: Dataset) -> None:
-    weights = models.initial_weights("tiny", seed=0)
+def test_weight_decay_is_left_to_the_update(dataset: LabelledImages) -> None:
+    weights = initial_weights(Model(name="tiny"), seed=0, outputs=10)
     plain, decayed = (multiplied(make("tiny", dataset, weight_decay=decay), weights, 0) for decay in (0.0, 0.1))
     assert plain[0] == decayed[0]
     assert torch.equal(plain[1], decayed[1])
 
 
 @pytest.mark.parametrize("name", ["tiny", "cifarnet"])
-def test_the_products_that_make_the_layers_gradients_are_not_computed(dataset: Dataset, name: str) -> None:
-    worker, weights = make(name, dataset), models.initial_weights(name, seed=0)
+def test_the_products_that_make_the_layers_gradients_are_not_computed(dataset: LabelledImages, name: str) -> None:
+    worker, weights = make(name, dataset), initial_weights(Model(name=name), seed=0, outputs=10)
     counts = []
     for call in (worker.gradient, worker.factors):
         with FlopCounterMode(display=False) as counter:
@@ -79,8 +80,8 @@ def test_the_products_that_make_the_layers_gradients_are_not_computed(dataset: D
     assert counts[0] - counts[1] == 2 * BATCH * sum(layer.weight.size for layer in worker.model.layout.linear)
 
 
-def test_nothing_stays_on_the_model_and_calls_repeat(dataset: Dataset) -> None:
-    worker, weights = make("tiny", dataset), models.initial_weights("tiny", seed=0)
+def test_nothing_stays_on_the_model_and_calls_repeat(dataset: LabelledImages) -> None:
+    worker, weights = make("tiny", dataset), initial_weights(Model(name="tiny"), seed=0, outputs=10)
     _, first = multiplied(worker, weights, 2)
     assert not any(module._forward_hooks for module in worker.model.module.modules())
     worker.factors(weights * 2, 5)
@@ -111,9 +112,9 @@ class Odd(nn.Module):
 @pytest.mark.parametrize(
     ("order", "layer"), [("twice", "hidden"), ("never", "output"), ("deeper", "output"), ("in place", "hidden")]
 )
-def test_a_layer_without_factors_is_named(dataset: Dataset, order: str, layer: str) -> None:
+def test_a_layer_without_factors_is_named(dataset: LabelledImages, order: str, layer: str) -> None:
     worker = make("tiny", dataset)
     worker.model.module = Odd(worker.model.module, order)
     with pytest.raises(InputError, match=f"layer {layer}: its gradient has no factors"):
-        worker.factors(models.initial_weights("tiny", seed=0), 0)
+        worker.factors(initial_weights(Model(name="tiny"), seed=0, outputs=10), 0)
     assert not any(module._forward_hooks for module in worker.model.module.modules())

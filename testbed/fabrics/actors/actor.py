@@ -109,7 +109,7 @@ class RoleActor:
 
     async def connect(self) -> None:
         """Open the connections to all neighbours and warm them up; every role must be told so at once."""
-        size_bytes = 4 * self._assembly.model.layout.size
+        size_bytes = 4 * self._assembly.workload.layout.size
         self._node = EmulatedNode(self._place, self._assembly.experiment, max_bytes=2 * size_bytes + (1 << 21))
         await self._node.wire.start()
 

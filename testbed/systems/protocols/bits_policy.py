@@ -25,13 +25,13 @@ import torch
 
 from testbed.codecs.base import Key
 from testbed.systems.protocols.base import Options
+from testbed.types import Positive
 
 MIN_BITS, MAX_BITS = 2, 8
 HIDDEN = 10  # nodes of the network's second layer
 _EXPLORING, _INITIAL = 1 << 32, (1 << 32) + 1  # of a key: no model has so many layers
 
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class PolicyOptions(Options, frozen=True, forbid_unknown_fields=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -11,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from testbed.errors import InputError
-from testbed.workloads.data.images import Size, size_text
+from testbed.workloads.data.base import size_text
+from testbed.workloads.data.images import Size
 
 
 @dataclass(frozen=True)
@@ -104,12 +106,22 @@ def standardize(images: Tensor) -> Tensor:
     return (images - mean).div_(deviation.clamp_(min=1 / sqrt(images[0].numel())))
 
 
-def _slack(images: Tensor, size: Size) -> tuple[int, int]:
-    """Return how many rows and columns a crop may leave out."""
-    channels, height, width = images.shape[1:]
-    if channels != size[0] or height < size[1] or width < size[2]:
+def check_crop(images: Sequence[int], size: Sequence[int]) -> None:
+    """Raise InputError unless images of one size can be cropped to the other."""
+    if not fits(images, size):
         raise InputError(
-            f"the data set's images are {size_text(images.shape[1:])}, the model takes {size_text(size)}; "
+            f"the data set's images are {size_text(images)}, the model takes {size_text(size)}; "
             "choose another of the two"
         )
-    return height - size[1], width - size[2]
+
+
+def fits(images: Sequence[int], size: Sequence[int]) -> bool:
+    """Whether images of one size can be cropped to the other."""
+    same = len(images) == len(size) and images[0] == size[0]
+    return same and all(has >= takes for has, takes in zip(images, size, strict=True))
+
+
+def _slack(images: Tensor, size: Size) -> tuple[int, int]:
+    """Return how many rows and columns a crop may leave out."""
+    check_crop(images.shape[1:], size)
+    return images.shape[2] - size[1], images.shape[3] - size[2]

@@ -1,135 +1,293 @@
-"""Data sets by name, their images memory-mapped so that all workers of a machine share one copy."""
+"""The data sets by name, and what a data set is.
+
+A data set is a function that opens it:
+
+    @dataset("two-moons")
+    def two_moons(folder: DataFolder, noise: float = 0.1) -> Dataset: ...
+
+Its parameters after the first are keys of `[data]`, beside the name and how the data is divided.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
 
+import msgspec
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
 
-from testbed.errors import InputError, nearest
-from testbed.workloads.data import augment, cifar, folders, mnist, standin, tinyimagenet
-from testbed.workloads.data.augment import Distortion
-from testbed.workloads.data.images import Content, ImageSet, Notice, Size
-from testbed.workloads.data.standin import StandIn
+from testbed.errors import InputError
+from testbed.plugins import Registry
+from testbed.workloads import options as named
+from testbed.workloads import shards
+from testbed.workloads.models.base import Shape
+
+Notice = Callable[[str], None]  # takes a line that the user should read
+Indices = NDArray[np.int64]
+
+
+class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[data]`: what is trained on, and how it is divided. A data set that has options has a subclass of this.
+
+    Attributes
+    ----------
+    dataset
+        A key of `DATASETS`.
+    split
+        "iid", or "dirichlet": labels skewed over the regions.
+    alpha
+        The Dirichlet concentration: 0.1 gives a region a few classes, 100 is close to IID.
+    """
+
+    dataset: str = "cifar10"
+    split: Literal["iid", "dirichlet"] = "iid"
+    alpha: Annotated[float, msgspec.Meta(ge=1e-3, le=1e6)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.split == "dirichlet" and self.alpha is None:
+            raise ValueError("alpha: needed with split = 'dirichlet' (0.1 skews strongly, 100 hardly)")
+        if self.split == "iid" and self.alpha is not None:
+            raise ValueError("alpha: only goes with split = 'dirichlet'; remove it or set the split")
+
+    def check(self, dataset: Dataset) -> None:
+        """Raise InputError where labels are to be skewed and `dataset` has none."""
+        if self.alpha is not None and dataset.labels is None:
+            raise InputError(f"data.split is 'dirichlet', but data set '{dataset.name}' has no labels; use 'iid'")
+
+    def shards(self, dataset: Dataset, workers: list[int], seed: int) -> list[list[Indices]]:
+        """Divide the training examples among `workers` of each region: `result[region][worker]` (see `shards`).
+
+        Raises
+        ------
+        InputError
+            There are more workers than examples.
+        """
+        self.check(dataset)
+        if self.alpha is None:
+            return shards.iid(dataset.train_examples, workers, seed)
+        assert dataset.labels is not None, "checked"
+        return shards.dirichlet(dataset.labels, workers, seed, self.alpha)
 
 
 @dataclass(frozen=True)
-class Dataset:
-    """Images and labels of one data set.
+class Metric:
+    """A figure of how good a model is, from a test.
+
+    Attributes
+    ----------
+    label
+        As a table heads it: "bits per character".
+    measure
+        (outputs, targets) of a batch -> the sum over its examples; a test divides by the number of all.
+    unit
+        Behind a value: "°C"; "fraction" is shown in percent.
+    better
+        Which values are.
+    """
+
+    label: str
+    measure: Callable[[Tensor, Tensor], Tensor | float]
+    unit: str = ""
+    better: Literal["higher", "lower"] = "higher"
+
+
+def right(outputs: Tensor, targets: Tensor) -> float:
+    """How many of a batch's answers are right; where an example asks for several, the share of them."""
+    return int((outputs.argmax(-1) == targets).sum()) * len(targets) / targets.numel()
+
+
+ACCURACY = Metric("accuracy", right, unit="fraction")
+
+
+class Dataset(ABC):
+    """Examples to train on and to test with, each addressed by its index; what is learnt from them.
+
+    A subclass sets the attributes without a default and defines the two batches. As it stands, it is a task of
+    classification: outputs are scores, [n, classes], or [n, places, classes] where an example asks for several.
 
     Attributes
     ----------
     name
-        What was asked for.
-    train_images, test_images
-        See `images.ImageSet`.
-    train_labels, test_labels
-        int64 [n], from 0.
-    classes
-        Number of classes.
+        As in the experiment file (filled in when it is opened by that name).
+    train_examples, test_examples
+        How many there are.
+    input
+        The shape of one example.
+    outputs
+        How many a model must have: classes, letters of the alphabet.
+    labels
+        The class of each training example, int64 [train_examples]; None where there is none, then labels cannot be
+        skewed over the regions.
+    metrics
+        By name; the first one is the main one.
     real
-        False when the images are generated; every result then has to say so.
+        False where the data is generated in place of what was asked for; every result then has to say so.
     note
-        One line for results and plots: what the images are.
-    distortion
-        What happens to training images.
+        One line for results and plots: what the data is.
     """
 
-    name: str
-    train_images: ImageSet
-    train_labels: NDArray[np.int64]
-    test_images: ImageSet
-    test_labels: NDArray[np.int64]
-    classes: int
-    real: bool
-    note: str
-    distortion: Distortion = augment.TUTORIAL
+    name: str = ""
+    train_examples: int
+    test_examples: int
+    input: Shape
+    outputs: int
+    labels: Indices | None = None
+    metrics: Mapping[str, Metric] = {"accuracy": ACCURACY}
+    real: bool = True
+    note: str = ""
+
+    @abstractmethod
+    def train_batch(self, indices: Indices, random: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of these training examples, distorted by the draws of `random` if it is given.
+
+        What an index stands for never changes, so that a batch is a function of the arguments alone.
+        """
+
+    @abstractmethod
+    def test_batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of these test examples."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """What training makes small, as a mean over the batch: the cross-entropy."""
+        return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+    def total_loss(self, outputs: Tensor, targets: Tensor) -> float:
+        """The loss summed over a batch's examples."""
+        return len(targets) * self.loss(outputs, targets).item()
+
+    def fit(self, input: Shape | None, device: torch.device) -> Self:
+        """Return this data set with its examples as a model takes them, of shape `input`, made on `device`.
+
+        Raises
+        ------
+        InputError
+            They cannot be made so.
+        """
+        if input is not None and tuple(input) != tuple(self.input):
+            raise InputError(
+                f"data set '{self.name}' has examples of shape {size_text(self.input)}, "
+                f"the model takes {size_text(input)}; choose another of the two"
+            )
+        return copy(self)
+
+
+def size_text(size: Sequence[int]) -> str:
+    """A shape as people write it: 3x32x32."""
+    return "x".join(map(str, size))
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from.
+    """Where a data set's files are looked for, for `testbed doctor`.
 
     Attributes
     ----------
     title
-        Its proper name.
-    image_size
-        (channels, height, width) as read, before cropping.
-    distortion
-        What happens to training images.
-    stand_in
-        What takes its place where it is missing.
+        Its proper name; "" for one that is generated.
     folder
         What to put into the data folder, for whoever has the set.
     folders
-        Names there under which `read` finds the set.
-    read
-        Reads it from the data folder, None when it is not there.
+        Names there under which it is found.
     download
         Fetches it to the data folder; None where that cannot be done.
     url
         From where.
     """
 
-    title: str
-    image_size: Size
-    distortion: Distortion
-    stand_in: StandIn
+    title: str = ""
     folder: str = ""
     folders: tuple[str, ...] = ()
-    read: Callable[[Path, Notice], Content | None] = lambda folder, notice: None
     download: Callable[[Path], None] | None = None
     url: str = ""
 
 
-SOURCES: dict[str, Source] = {
-    "cifar10": Source(
-        "CIFAR-10",
-        cifar.FORMAT.image_size,
-        augment.TUTORIAL,
-        standin.CIFAR10,
-        f"{cifar.BINARY}/",
-        (cifar.BINARY, cifar.PYTHON),
-        cifar.read,
-        cifar.download,
-        cifar.URL,
-    ),
-    "mnist": Source(
-        "MNIST",
-        mnist.IMAGE_SIZE,
-        augment.NONE,  # TernGrad, section 4.1
-        standin.MNIST,
-        f"{mnist.PACKED}/",
-        mnist.FOLDERS,
-        mnist.read,
-        mnist.download,
-        mnist.URL,
-    ),
-    "tiny-imagenet-32": Source(
-        "Tiny-ImageNet",
-        tinyimagenet.FORMAT.image_size,
-        augment.CROP_AND_MIRROR,
-        standin.TINY_IMAGENET,
-        f"{tinyimagenet.FOLDER}/ or the official {tinyimagenet.OFFICIAL}/",
-        (tinyimagenet.FOLDER, tinyimagenet.OFFICIAL),
-        tinyimagenet.read,
-    ),
-    "imagenet": Source(
-        "ImageNet",
-        (3, folders.SIDE, folders.SIDE),
-        augment.CROP_AND_MIRROR,
-        standin.IMAGENET,
-        f"{folders.IMAGENET}/train/ and {folders.IMAGENET}/val/",
-        (folders.IMAGENET,),
-        folders.read,
-    ),
-    "synthetic": Source("", cifar.FORMAT.image_size, augment.TUTORIAL, standin.CIFAR10),
-}
+@dataclass(frozen=True)
+class DataFolder:
+    """Where data sets lie, as one that is opened sees it.
+
+    Attributes
+    ----------
+    path
+        The folder; it need not exist.
+    allow_download
+        Whether a missing set may be fetched from its official site.
+    notice
+        Called with a line about anything the user should know (a download, a stand-in).
+    """
+
+    path: Path = field(default_factory=lambda: root())
+    allow_download: bool = False
+    notice: Notice = lambda line: None
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """A data set that can be named.
+
+    Attributes
+    ----------
+    open
+        Data folder (and the options) -> data set.
+    options
+        What `[data]` may hold.
+    input, outputs
+        As the data set's; None where only the data says it.
+    source
+        Where its files are looked for.
+    """
+
+    open: Callable[..., Dataset]
+    options: type[Data]
+    input: Shape | None = None
+    outputs: int | None = None
+    source: Source = Source()
+
+
+DATASETS: Registry[DatasetSpec] = Registry("data set", "testbed.workloads.data")
+Open = TypeVar("Open", bound=Callable[..., Dataset])
+
+
+def dataset(
+    name: str,
+    options: type[Data] | None = None,
+    *,
+    input: Shape | None = None,
+    outputs: int | None = None,
+    source: Source = Source(),
+) -> Callable[[Open], Open]:
+    """Register a function that opens a data set, under a name that `[data]` can then state.
+
+    Parameters
+    ----------
+    name
+        For the experiment file.
+    options
+        A struct of its options; None: they are the parameters of the function after the first.
+    input, outputs, source
+        What is known of it before it is opened, see `DatasetSpec`.
+    """
+
+    def register(open: Open) -> Open:
+        kind = options or named.extended(Data, open)
+        DATASETS.add(name, DatasetSpec(open, kind, input, outputs, source), open.__module__)
+        return open
+
+    return register
+
+
+def kind_of(table: Mapping[str, Any]) -> type[Data]:
+    """The struct that a `[data]` table is to be read as, by the name in it."""
+    name = table.get("dataset", Data().dataset)
+    return named.find(DATASETS, name).options if isinstance(name, str) else Data
 
 
 def root() -> Path:
@@ -137,21 +295,7 @@ def root() -> Path:
     return Path(os.environ.get("TESTBED_DATA") or "~/.cache/wan-testbed").expanduser()
 
 
-def source(name: str) -> Source:
-    """Look a data set up.
-
-    Raises
-    ------
-    InputError
-        There is no data set of that name.
-    """
-    try:
-        return SOURCES[name]
-    except KeyError:
-        raise InputError(f"no data set '{name}'{nearest(name, SOURCES)}") from None
-
-
-def load(name: str, *, allow_download: bool = True, on_notice: Notice = lambda line: None) -> Dataset:
+def load(data: Data | str, *, allow_download: bool = True, on_notice: Notice = lambda line: None) -> Dataset:
     """Open a data set, obtaining or generating it first where it is missing.
 
     Several processes may do so at once, but only the first call need do the work: open a data set in the
@@ -159,41 +303,18 @@ def load(name: str, *, allow_download: bool = True, on_notice: Notice = lambda l
 
     Parameters
     ----------
-    name
-        A key of `SOURCES`.
-    allow_download
-        Whether a missing set may be fetched from its official site.
-    on_notice
-        Called with a line about anything the user should know (a download, a stand-in).
+    data
+        `[data]`, or the name alone.
+    allow_download, on_notice
+        As `DataFolder`'s.
 
     Raises
     ------
     InputError
-        No such data set, or a file of it is truncated or corrupt; the message names the file.
+        No such data set, or a file of it is missing, truncated or corrupt; the message names the file.
     """
-    origin, folder = source(name), root()
-    content = origin.read(folder, on_notice)
-    if content is None and origin.download is not None and allow_download:
-        content = _downloaded(origin, folder, on_notice)
-    real, note = content is not None, origin.title
-    if content is None:
-        note = "generated images"
-        if origin.title:
-            note = f"generated stand-in, not {origin.title}"
-            on_notice(
-                f"{origin.title} is not in {folder}: training on a generated stand-in of the same shape, so accuracies "
-                f"are not {origin.title}'s; to use the real one, put {origin.folder} there"
-            )
-        content = origin.stand_in.content(folder)
-    train, test, classes = content
-    return Dataset(name, train.images, train.labels, test.images, test.labels, classes, real, note, origin.distortion)
-
-
-def _downloaded(origin: Source, folder: Path, notice: Notice) -> Content | None:
-    notice(f"{origin.title} is not in {folder}; downloading {origin.url}")
-    try:
-        if origin.download is not None:
-            origin.download(folder)
-    except OSError as error:
-        notice(f"{origin.title} cannot be downloaded: {error}")
-    return origin.read(folder, notice)
+    data = Data(dataset=data) if isinstance(data, str) else data
+    spec = named.find(DATASETS, data.dataset)
+    opened = spec.open(DataFolder(root(), allow_download, on_notice), **named.beyond(data, Data))
+    opened.name = data.dataset
+    return opened

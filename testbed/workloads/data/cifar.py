@@ -17,11 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.errors import InputError
+from testbed.workloads.data import augment
+from testbed.workloads.data.base import DataFolder, Notice, dataset
 from testbed.workloads.data.download import all_or_nothing, fetch
-from testbed.workloads.data.images import Content, Notice
+from testbed.workloads.data.images import Content
+from testbed.workloads.data.labelled import ImageSource, LabelledImages
 from testbed.workloads.data.records import Format, Records, store
+from testbed.workloads.data.standin import StandIn
 
 FORMAT = Format("CIFAR-10", (3, 32, 32), classes=10)
+STAND_IN = StandIn("batches-bin", FORMAT, batches=6, images=10_000)
 RECORDS = 10_000  # in each batch
 BINARY, BINARY_FILES = "cifar-10-batches-bin", (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 PYTHON, PYTHON_FILES = "cifar-10-batches-py", (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
@@ -151,3 +156,12 @@ def _extract(archive: Path, folder: Path) -> None:
                     shutil.copyfileobj(source, target)
     except (tarfile.TarError, KeyError, EOFError) as error:
         raise OSError(f"the archive cannot be read ({error})") from None
+
+
+SOURCE = ImageSource("CIFAR-10", f"{BINARY}/", (BINARY, PYTHON), download, URL, augment.TUTORIAL, STAND_IN, read)
+
+
+@dataset("cifar10", input=FORMAT.image_size, outputs=FORMAT.classes, source=SOURCE)
+def cifar10(folder: DataFolder) -> LabelledImages:
+    """CIFAR-10: 50,000 training and 10,000 test images in ten classes."""
+    return SOURCE.open(folder)

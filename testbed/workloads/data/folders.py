@@ -14,7 +14,12 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from testbed.errors import InputError
-from testbed.workloads.data.images import Content, Notice, Pixels, Split
+from testbed.workloads.data import augment
+from testbed.workloads.data.base import DataFolder, Notice, dataset
+from testbed.workloads.data.images import Content, Pixels, Split
+from testbed.workloads.data.labelled import ImageSource, LabelledImages
+from testbed.workloads.data.records import Format
+from testbed.workloads.data.standin import StandIn
 
 IMAGENET = "imagenet"
 SIDE = 256  # pixels; AlexNet, section 2: the shorter side is scaled to it, and the middle cut out
@@ -120,3 +125,19 @@ def _split(folders: list[Path]) -> Split:
         counts.append(len(found))
     labels = np.repeat(np.arange(len(folders)), counts)
     return Split(FolderImages(folders, labels, np.array(names, np.bytes_)), labels)
+
+
+SOURCE = ImageSource(
+    "ImageNet",
+    f"{IMAGENET}/train/ and {IMAGENET}/val/",
+    (IMAGENET,),
+    distortion=augment.CROP_AND_MIRROR,
+    stand_in=StandIn("imagenet", Format("ImageNet", (3, 32, 32), 1000, label_bytes=2), 11, 2_000, enlarged=8),
+    read=read,
+)
+
+
+@dataset("imagenet", input=(3, SIDE, SIDE), outputs=1000, source=SOURCE)
+def imagenet(folder: DataFolder) -> LabelledImages:
+    """ImageNet, or any other images in folders of that layout, one a class."""
+    return SOURCE.open(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -15,12 +15,6 @@ from testbed.workloads.keyed import Purpose, generator
 
 Pixels = NDArray[np.uint8]
 Size = tuple[int, int, int]  # channels, height, width
-Notice = Callable[[str], None]  # takes a line that the user should read
-
-
-def size_text(size: Sequence[int]) -> str:
-    """An image size as people write it: 3x32x32."""
-    return "x".join(map(str, size))
 
 
 class ImageSet(Protocol):

@@ -14,9 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.errors import InputError
+from testbed.workloads.data import augment
+from testbed.workloads.data.base import DataFolder, Notice, dataset
 from testbed.workloads.data.download import all_or_nothing, fetch
-from testbed.workloads.data.images import Content, Images, Notice, Size, Split
-from testbed.workloads.data.records import store
+from testbed.workloads.data.images import Content, Images, Size, Split
+from testbed.workloads.data.labelled import ImageSource, LabelledImages
+from testbed.workloads.data.records import Format, store
+from testbed.workloads.data.standin import StandIn
 
 IMAGE_SIZE: Size = (1, 28, 28)
 CLASSES = 10
@@ -94,3 +98,21 @@ def download(root: Path) -> None:
     with all_or_nothing(root / PACKED) as staged:
         for name, md5 in MD5.items():
             fetch(f"{URL}{name}.gz", staged / f"{name}.gz", md5, FILE_MAX_BYTES)
+
+
+SOURCE = ImageSource(
+    "MNIST",
+    f"{PACKED}/",
+    FOLDERS,
+    download,
+    URL,
+    augment.NONE,  # TernGrad, section 4.1
+    StandIn("mnist", Format("MNIST", IMAGE_SIZE, CLASSES), batches=7, images=10_000),
+    read,
+)
+
+
+@dataset("mnist", input=IMAGE_SIZE, outputs=CLASSES, source=SOURCE)
+def mnist(folder: DataFolder) -> LabelledImages:
+    """MNIST: 60,000 training and 10,000 test images of digits."""
+    return SOURCE.open(folder)

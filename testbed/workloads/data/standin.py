@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.workloads.data import cifar, mnist, tinyimagenet
 from testbed.workloads.data.images import Content, Enlarged, Size, Split
 from testbed.workloads.data.records import Format, Records, store
 from testbed.workloads.keyed import Purpose, generator
@@ -63,12 +62,6 @@ class StandIn:
         return split if self.enlarged == 1 else Split(Enlarged(split.images, self.enlarged), split.labels)
 
 
-CIFAR10 = StandIn("batches-bin", cifar.FORMAT, batches=6, images=10_000)
-MNIST = StandIn("mnist", Format("MNIST", mnist.IMAGE_SIZE, mnist.CLASSES), batches=7, images=10_000)
-TINY_IMAGENET = StandIn("tiny-imagenet-32", tinyimagenet.FORMAT, batches=11, images=2_000)
-IMAGENET = StandIn("imagenet", Format("ImageNet", (3, 32, 32), 1000, label_bytes=2), 11, 2_000, enlarged=8)
-
-
 def records(root: Path, kind: StandIn) -> list[Records]:
     """Return the batches of `kind`, generated once and kept in `root` where that can be written."""
     cached = root / f"stand-in-{VERSION}-{kind.name}"
@@ -80,7 +73,7 @@ def records(root: Path, kind: StandIn) -> list[Records]:
     return [kind.format.map(cached / name, kind.images) for name in names]
 
 
-def generate(batches: int, images: int, form: Format = cifar.FORMAT) -> list[Records]:
+def generate(batches: int, images: int, form: Format) -> list[Records]:
     """Generate `batches` arrays of `images` records, always the same ones."""
     random = generator(0, Purpose.STAND_IN)
     per_class = max(1, min(MOTIFS, MAX_MOTIFS // form.classes))

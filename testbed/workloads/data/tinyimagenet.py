@@ -12,9 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from testbed.errors import InputError
+from testbed.workloads.data import augment
+from testbed.workloads.data.base import DataFolder, Notice, dataset
 from testbed.workloads.data.folders import decoded
-from testbed.workloads.data.images import Content, Notice
+from testbed.workloads.data.images import Content
+from testbed.workloads.data.labelled import ImageSource, LabelledImages
 from testbed.workloads.data.records import Format, Records, store
+from testbed.workloads.data.standin import StandIn
 
 FORMAT = Format("Tiny-ImageNet", (3, 32, 32), classes=200, label_bytes=2)
 FOLDER, FILES = "tiny-imagenet-32", ("train.bin", "val.bin")
@@ -66,3 +70,19 @@ def _records(files: list[tuple[Path, int]]) -> Records:
         record[:2] = label & 255, label >> 8
         record[2:] = decoded(path, 32).ravel()
     return records
+
+
+SOURCE = ImageSource(
+    "Tiny-ImageNet",
+    f"{FOLDER}/ or the official {OFFICIAL}/",
+    (FOLDER, OFFICIAL),
+    distortion=augment.CROP_AND_MIRROR,
+    stand_in=StandIn("tiny-imagenet-32", FORMAT, batches=11, images=2_000),
+    read=read,
+)
+
+
+@dataset("tiny-imagenet-32", input=FORMAT.image_size, outputs=FORMAT.classes, source=SOURCE)
+def tiny_imagenet(folder: DataFolder) -> LabelledImages:
+    """Tiny-ImageNet: 100,000 training and 10,000 test images in 200 classes."""
+    return SOURCE.open(folder)

@@ -1,163 +1,131 @@
-"""The models by name, and any of them as a function of one flat weight vector."""
+"""The models by name, each with the options it has.
+
+A model is a function (or a class) that is given the number of outputs and returns an `nn.Module`:
+
+    @model("mlp", input=(16,))
+    def mlp(outputs: int, hidden: int = 64) -> nn.Module: ...
+
+Its other parameters are keys of `[model]`, beside the name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-import numpy as np
+import msgspec
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from testbed.errors import InputError, nearest
 from testbed.layout import Layout
-from testbed.workloads.data.base import SOURCES, source
-from testbed.workloads.data.images import Size, size_text
-from testbed.workloads.models import deep
-from testbed.workloads.models import plain as networks
+from testbed.plugins import Registry
+from testbed.workloads import options as named
+
+Shape = tuple[int, ...]
+Build = TypeVar("Build", bound=Callable[..., nn.Module])
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[model]`: a model by its name. A model that has options has a subclass of this, with a field for each."""
+
+    name: str = "cifarnet"
+
+    @property
+    def input(self) -> Shape | None:
+        """The shape of one example as the model takes it, e.g. (3, 24, 24); None where it takes any."""
+        spec = named.find(MODELS, self.name)
+        given = self if isinstance(self, spec.options) else of(self.name)
+        return spec.input(given) if callable(spec.input) else spec.input
+
+    def build(self, outputs: int) -> nn.Module:
+        """Build the network with random weights from torch's global generator (`initial_weights` repeats)."""
+        return named.find(MODELS, self.name).build(outputs, **named.beyond(self, Model))
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """How to build a model, and the (channels, height, width) of the images it takes."""
+    """A model that can be named.
 
-    build: Callable[[int], nn.Module]  # number of classes -> model
-    input_size: Size
+    Attributes
+    ----------
+    build
+        Number of outputs (and the options) -> network.
+    input
+        As `Model.input`; a function of the options where it depends on them.
+    options
+        What `[model]` may hold.
+    """
 
-
-MODELS: dict[str, ModelSpec] = {
-    "tiny": ModelSpec(networks.tiny, (3, 24, 24)),
-    "fc": ModelSpec(networks.fc, (1, 28, 28)),
-    "lenet": ModelSpec(networks.lenet, (1, 28, 28)),
-    "cifarnet": ModelSpec(networks.cifarnet, (3, 24, 24)),
-    "mqgrad-cnn": ModelSpec(networks.mqgrad_cnn, (3, 28, 28)),
-    "alexnet-32": ModelSpec(networks.alexnet_32, (3, 32, 32)),
-    "vgg-a-32": ModelSpec(networks.vgg_a_32, (3, 32, 32)),
-    "nin-32": ModelSpec(networks.nin_32, (3, 32, 32)),
-    "alexnet": ModelSpec(networks.alexnet, (3, 224, 224)),
-    "vgg-a": ModelSpec(networks.vgg_a, (3, 224, 224)),
-    "nin": ModelSpec(networks.nin, (3, 224, 224)),
-    "googlenet": ModelSpec(deep.googlenet, (3, 224, 224)),
-    "resnet-50": ModelSpec(deep.resnet_50, (3, 224, 224)),
-    "resnet-152": ModelSpec(deep.resnet_152, (3, 224, 224)),
-}
+    build: Callable[..., nn.Module]
+    input: Shape | Callable[[Any], Shape] | None
+    options: type[Model]
 
 
-def spec(name: str) -> ModelSpec:
-    """Look a model up.
+MODELS: Registry[ModelSpec] = Registry("model", "testbed.workloads.models")
+
+
+def model(
+    name: str, input: Shape | Callable[[Any], Shape] | None = None, options: type[Model] | None = None
+) -> Callable[[Build], Build]:
+    """Register a network under a name that `[model]` can then state.
+
+    Parameters
+    ----------
+    name
+        For the experiment file.
+    input
+        The shape of one example as the network takes it; None: whatever shape the data has.
+    options
+        A struct of its options; None: they are the parameters of the function after the first.
+    """
+
+    def register(build: Build) -> Build:
+        spec = ModelSpec(build, input, options or named.extended(Model, build))
+        MODELS.add(name, spec, build.__module__)
+        return build
+
+    return register
+
+
+def kind_of(table: Mapping[str, Any]) -> type[Model]:
+    """The struct that a `[model]` table is to be read as, by the name in it."""
+    name = table.get("name", Model().name)
+    return named.find(MODELS, name).options if isinstance(name, str) else Model
+
+
+def of(name: str, **options: Any) -> Model:
+    """Return what `[model]` with this name and these options is.
 
     Raises
     ------
     InputError
         There is no model of that name.
+    msgspec.ValidationError
+        An option that the model does not have, or a value that it cannot have.
     """
-    try:
-        return MODELS[name]
-    except KeyError:
-        raise InputError(f"no model '{name}'{nearest(name, MODELS)}") from None
+    return msgspec.convert({"name": name, **options}, kind_of({"name": name}))
 
 
-def check_fits(name: str, dataset: str) -> None:
-    """Raise InputError unless model `name` can take its images from data set `dataset`, cropped or padded."""
-    takes, gives = spec(name).input_size, source(dataset).image_size
-    if _fits(takes, gives):
-        return
-    models = [other for other in MODELS if _fits(MODELS[other].input_size, gives)]
-    datasets = [other for other in SOURCES if _fits(takes, SOURCES[other].image_size)]
-    raise InputError(
-        f"model '{name}' takes {size_text(takes)} images, data set '{dataset}' has {size_text(gives)}; "
-        f"data sets for the model: {', '.join(datasets)}; models for the data set: {', '.join(models)}"
-    )
+def trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that are trained, by name; one that is frozen (`requires_grad_(False)`) is part of the code."""
+    return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
 
 
-def _fits(takes: Size, gives: Size) -> bool:
-    return takes[0] == gives[0] and takes[1] <= gives[1] and takes[2] <= gives[2]
+def layout(module: nn.Module) -> Layout:
+    """Where each of the network's parameters lies in its flat vector."""
+    return Layout.of((name, tuple(parameter.shape)) for name, parameter in trained(module))
 
 
-def build(name: str, classes: int = 10) -> nn.Module:
-    """Build a model with random weights from torch's global generator (`initial_weights` is the repeatable way)."""
-    return spec(name).build(classes)
-
-
-def layout(model: nn.Module) -> Layout:
-    """Where each of the model's parameters lies in its flat vector."""
-    return Layout.of((name, tuple(parameter.shape)) for name, parameter in model.named_parameters())
-
-
-def parameter_count(name: str, classes: int = 10) -> int:
+def parameter_count(model: Model, outputs: int) -> int:
     """The number of a model's parameters, without room for them."""
     with torch.device("meta"):
-        return layout(build(name, classes)).size
+        return layout(model.build(outputs)).size
 
 
-def initial_weights(name: str, seed: int, classes: int = 10) -> Tensor:
+def initial_weights(model: Model, seed: int, outputs: int) -> Tensor:
     """Return the weights every system of an experiment starts from: flat float32, the same for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = build(name, classes)
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-def forward_flops(name: str, classes: int = 10) -> int:
-    """Count the floating-point operations of one sample's forward pass, from the layers' shapes.
-
-    A multiply-add is two operations; only convolutions and linear layers count, as in the FLOP figures that
-    papers give. The backward pass costs about twice as much again.
-    """
-    with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():
-        build(name, classes)(torch.empty(1, *spec(name).input_size))
-    # A batched product is a normalisation's (lrn.py), never a layer's.
-    counts = counter.get_flop_counts()["Global"]
-    return sum(count for operation, count in counts.items() if "bmm" not in str(operation))
-
-
-class FlatModel:
-    """A model whose parameters are views of one flat float32 vector.
-
-    One instance serves all learners and evaluators of a process, so that 500 virtual workers do not hold 500
-    models; it is not for two threads at once.
-
-    Attributes
-    ----------
-    name, input_size, layout
-        As in the registry; `input_size` is (channels, height, width).
-    parameters
-        The views, in the order of `layout`.
-    module
-        The torch module, in evaluation mode but within `training`.
-    """
-
-    def __init__(self, name: str, device: torch.device | str = "cpu", classes: int = 10) -> None:
-        self.name = name
-        self.input_size = spec(name).input_size
-        self.device = torch.device(device)
-        self.module = build(name, classes).to(self.device).eval()
-        self.layout = layout(self.module)
-        self._flat = torch.empty(self.layout.size, device=self.device)
-        self.parameters = list(self.module.parameters())
-        for parameter, layer in zip(self.parameters, self.layout, strict=True):
-            parameter.data = self._flat[layer.slice].view(layer.shape)
-
-    def load(self, weights: Tensor) -> None:
-        """Take over the values of a flat vector of `layout.size` elements (from any device)."""
-        self._flat.copy_(weights)
-
-    @contextmanager
-    def training(self, random: np.random.Generator) -> Iterator[None]:
-        """Within it the model drops values as `random` says, where it has dropout; outside it drops none.
-
-        What is dropped depends on the kind of device too: torch draws otherwise on a GPU than on a CPU.
-        """
-        on_gpu = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=on_gpu):
-            seed = int(random.integers(2**63))
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a hundred times as long
-            if on_gpu:
-                torch.cuda.manual_seed(seed)
-            self.module.train()
-            try:
-                yield
-            finally:
-                self.module.eval()
+        module = model.build(outputs)
+    return torch.cat([parameter.detach().flatten() for _, parameter in trained(module)])

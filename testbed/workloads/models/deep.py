@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from testbed.workloads.models.base import model
 from testbed.workloads.models.pooling import MaxPool
 from testbed.workloads.models.stack import BatchNorm, Stack, he_weights
 
@@ -49,6 +50,7 @@ INCEPTION = {  # table 1 of the paper
 }
 
 
+@model("googlenet", input=(3, 224, 224))
 def googlenet(classes: int) -> nn.Module:
     """GoogLeNet (Szegedy et al. 2015) on 3x224x224 images; 7,005,832 parameters for 1,000 classes.
 
@@ -109,11 +111,13 @@ def _resnet(blocks: tuple[int, int, int, int], classes: int) -> nn.Module:
     return he_weights(net)
 
 
+@model("resnet-50", input=(3, 224, 224))
 def resnet_50(classes: int) -> nn.Module:
     """ResNet-50 (He et al. 2016, table 1) on 3x224x224 images; 25,557,032 parameters for 1,000 classes."""
     return _resnet((3, 4, 6, 3), classes)
 
 
+@model("resnet-152", input=(3, 224, 224))
 def resnet_152(classes: int) -> nn.Module:
     """ResNet-152 (He et al. 2016, table 1) on 3x224x224 images; 60,192,808 parameters for 1,000 classes."""
     return _resnet((3, 8, 36, 3), classes)

@@ -38,6 +38,7 @@ class LocalResponseNorm(nn.Module):
     """
 
     band: Tensor
+    counts_flops = False  # a normalisation's are nobody's FLOP figure
 
     def __init__(self, channels: int, radius: int, alpha: float, beta: float, bias: float) -> None:
         super().__init__()

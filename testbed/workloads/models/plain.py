@@ -11,43 +11,45 @@ from __future__ import annotations
 
 from torch import nn
 
+from testbed.workloads.models.base import model
 from testbed.workloads.models.lrn import LocalResponseNorm
 from testbed.workloads.models.pooling import MaxPool
 from testbed.workloads.models.stack import Stack, he_weights
 
 
+@model("cifarnet", input=(3, 24, 24))
 def cifarnet(classes: int) -> nn.Module:
     """TensorFlow's CIFAR-10 tutorial network on 3x24x24 images; 1,068,298 parameters for ten classes.
 
     conv1-pool-norm1-conv2-norm2-pool-local3-local4-softmax. TensorFlow's SAME pooling puts its padding at the
     end only, which is what `ceil_mode` does.
     """
-    model = nn.Sequential()
-    model.add_module("conv1", nn.Conv2d(3, 64, 5, padding=2))
-    model.add_module("relu1", nn.ReLU())
-    model.add_module("pool1", MaxPool(3, 2, ceil_mode=True))
-    model.add_module("norm1", LocalResponseNorm(64, radius=4, alpha=0.001 / 9, beta=0.75, bias=1.0))
-    model.add_module("conv2", nn.Conv2d(64, 64, 5, padding=2))
-    model.add_module("relu2", nn.ReLU())
-    model.add_module("norm2", LocalResponseNorm(64, radius=4, alpha=0.001 / 9, beta=0.75, bias=1.0))
-    model.add_module("pool2", MaxPool(3, 2, ceil_mode=True))
-    model.add_module("flatten", nn.Flatten())
-    model.add_module("local3", nn.Linear(64 * 6 * 6, 384))
-    model.add_module("relu3", nn.ReLU())
-    model.add_module("local4", nn.Linear(384, 192))
-    model.add_module("relu4", nn.ReLU())
-    model.add_module("softmax", nn.Linear(192, classes))
-    _tutorial_weights(model)
-    return model
+    net = nn.Sequential()
+    net.add_module("conv1", nn.Conv2d(3, 64, 5, padding=2))
+    net.add_module("relu1", nn.ReLU())
+    net.add_module("pool1", MaxPool(3, 2, ceil_mode=True))
+    net.add_module("norm1", LocalResponseNorm(64, radius=4, alpha=0.001 / 9, beta=0.75, bias=1.0))
+    net.add_module("conv2", nn.Conv2d(64, 64, 5, padding=2))
+    net.add_module("relu2", nn.ReLU())
+    net.add_module("norm2", LocalResponseNorm(64, radius=4, alpha=0.001 / 9, beta=0.75, bias=1.0))
+    net.add_module("pool2", MaxPool(3, 2, ceil_mode=True))
+    net.add_module("flatten", nn.Flatten())
+    net.add_module("local3", nn.Linear(64 * 6 * 6, 384))
+    net.add_module("relu3", nn.ReLU())
+    net.add_module("local4", nn.Linear(384, 192))
+    net.add_module("relu4", nn.ReLU())
+    net.add_module("softmax", nn.Linear(192, classes))
+    _tutorial_weights(net)
+    return net
 
 
-def _tutorial_weights(model: nn.Module, linear_deviation: float = 0.04) -> None:
+def _tutorial_weights(net: nn.Module, linear_deviation: float = 0.04) -> None:
     """Fill in the tutorial's initial weights: normals cut off at two deviations, and constant biases.
 
     Chosen over PyTorch's default because it learns sooner: on CIFAR-10 at batch 128, rate 0.1 falling to zero
     over 400 steps, the mean loss of the last 50 is 1.57 against 1.62.
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
     output = 1 / layers[-1].weight.shape[1]
     deviations = (0.05, 0.05, linear_deviation, linear_deviation, output)
     biases = (0.0, 0.1, 0.1, 0.1, 0.0)
@@ -56,17 +58,19 @@ def _tutorial_weights(model: nn.Module, linear_deviation: float = 0.04) -> None:
         nn.init.constant_(layer.get_parameter("bias"), bias)
 
 
+@model("tiny", input=(3, 24, 24))
 def tiny(classes: int) -> nn.Module:
     """A network for smoke runs and tests: 4x4 average pooling, one hidden layer of 32; 3,818 parameters."""
-    model = nn.Sequential()
-    model.add_module("pool", nn.AvgPool2d(4))
-    model.add_module("flatten", nn.Flatten())
-    model.add_module("hidden", nn.Linear(3 * 6 * 6, 32))
-    model.add_module("relu", nn.ReLU())
-    model.add_module("output", nn.Linear(32, classes))
-    return model
+    net = nn.Sequential()
+    net.add_module("pool", nn.AvgPool2d(4))
+    net.add_module("flatten", nn.Flatten())
+    net.add_module("hidden", nn.Linear(3 * 6 * 6, 32))
+    net.add_module("relu", nn.ReLU())
+    net.add_module("output", nn.Linear(32, classes))
+    return net
 
 
+@model("fc", input=(1, 28, 28))
 def fc(classes: int) -> nn.Module:
     """ISGQ's fully connected network 784-1000-300-100-10 (section 5); 1,116,410 parameters for ten classes.
 
@@ -75,6 +79,7 @@ def fc(classes: int) -> nn.Module:
     return he_weights(Stack(1).flatten(28 * 28).linear(1000).linear(300).linear(100).linear(classes, relu=False))
 
 
+@model("lenet", input=(1, 28, 28))
 def lenet(classes: int) -> nn.Module:
     """TensorFlow's MNIST tutorial network, its LeNet; 1,663,370 parameters for ten classes.
 
@@ -84,6 +89,7 @@ def lenet(classes: int) -> nn.Module:
     return he_weights(net.flatten(7 * 7).linear(512).linear(classes, relu=False))
 
 
+@model("mqgrad-cnn", input=(3, 28, 28))
 def mqgrad_cnn(classes: int) -> nn.Module:
     """MQGrad's network on 3x28x28 images (section 5.1); 16,224,586 parameters for ten classes.
 
@@ -99,6 +105,7 @@ def mqgrad_cnn(classes: int) -> nn.Module:
     return net
 
 
+@model("alexnet", input=(3, 224, 224))
 def alexnet(classes: int) -> nn.Module:
     """AlexNet (Krizhevsky et al. 2012, section 3.5) on 3x224x224 images; 62,379,720 parameters for 1,000 classes.
 
@@ -110,6 +117,7 @@ def alexnet(classes: int) -> nn.Module:
     return he_weights(net)
 
 
+@model("alexnet-32", input=(3, 32, 32))
 def alexnet_32(classes: int) -> nn.Module:
     """AlexNet for 3x32x32 images; 23,273,418 parameters for ten classes, nine tenths of them in its linear layers.
 
@@ -122,12 +130,14 @@ def alexnet_32(classes: int) -> nn.Module:
     return he_weights(net)
 
 
+@model("vgg-a", input=(3, 224, 224))
 def vgg_a(classes: int) -> nn.Module:
     """VGG-A (Simonyan & Zisserman 2015, table 1) on 3x224x224 images; 132,866,088 parameters for 1,000 classes."""
     net = _vgg_convolutions().flatten(7 * 7).linear(4096).dropout(0.5).linear(4096).dropout(0.5)
     return he_weights(net.linear(classes, relu=False))
 
 
+@model("vgg-a-32", input=(3, 32, 32))
 def vgg_a_32(classes: int) -> nn.Module:
     """VGG-A for 3x32x32 images: its convolutions and one linear layer; 9,228,362 parameters for ten classes."""
     return he_weights(_vgg_convolutions().flatten().linear(classes, relu=False))
@@ -142,6 +152,7 @@ def _vgg_convolutions() -> Stack:
     return net
 
 
+@model("nin", input=(3, 224, 224))
 def nin(classes: int) -> nn.Module:
     """Network in Network on 3x224x224 images, as in Caffe's model zoo; 7,599,432 parameters for 1,000 classes.
 
@@ -155,6 +166,7 @@ def nin(classes: int) -> nn.Module:
     return he_weights(net, output_deviation=None)  # averaging makes the scores small enough
 
 
+@model("nin-32", input=(3, 32, 32))
 def nin_32(classes: int) -> nn.Module:
     """Network in Network on 3x32x32 images, for CIFAR-10 (Lin et al. 2014, section 4.2); 968,394 parameters."""
     net = Stack(3, batch_norm=True).conv(192, 5).conv(160, 1).conv(96, 1).pool(3, 2).dropout(0.5)

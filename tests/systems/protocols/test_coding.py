@@ -10,7 +10,7 @@ import torch
 from small_runs import Played, experiment, network, play, quadratic_task
 
 from testbed.codecs import Key, Ternary
-from testbed.codecs.entropy import EntropyCoded
+from testbed.codecs.lossless.entropy import EntropyCoded
 from testbed.errors import InputError, ProtocolError
 from testbed.experiment.assembly import Assembly
 from testbed.layout import Layout

@@ -34,7 +34,7 @@ def tree(data_root: Path) -> Path:
 
 def test_labels_are_the_folders_in_alphabetical_order(tree: Path) -> None:
     loaded = data.load("imagenet", on_notice=pytest.fail)
-    assert (loaded.real, loaded.classes) == (True, 3)
+    assert (loaded.real, loaded.outputs) == (True, 3)
     assert loaded.train_labels.tolist() == [0] * 2 + [1] * 3 + [2] * 4
     assert sorted(loaded.test_labels) == [0] * 4 + [1] * 4 + [2] * 4
     for images, labels in (
@@ -118,7 +118,7 @@ def test_tiny_imagenet_is_converted_once(data_root: Path, official: Path) -> Non
     notices: list[str] = []
     for _ in range(2):
         loaded = data.load("tiny-imagenet-32", on_notice=notices.append)
-        assert (loaded.real, loaded.classes) == (True, 3)
+        assert (loaded.real, loaded.outputs) == (True, 3)
         assert loaded.train_labels.tolist() == [0, 0, 1, 1, 2, 2]
         assert loaded.test_images.shape == (6, 3, 32, 32)
         for images, labels in (

@@ -48,7 +48,7 @@ def test_its_images_and_labels_are_read(data_root: Path, files: Files, folder: s
     notices: list[str] = []
     for _ in range(2):  # from the given files, then from what was made of them
         loaded = data.load("mnist", allow_download=False, on_notice=notices.append)
-        assert (loaded.real, loaded.classes) == (True, 10)
+        assert (loaded.real, loaded.outputs) == (True, 10)
         assert loaded.train_images.shape == (30, 1, 28, 28)
         assert loaded.test_images.shape == (20, 1, 28, 28)
         assert loaded.train_labels.tolist() == list(files[LABELS][8:])

@@ -18,7 +18,7 @@ import torch
 
 from testbed.errors import InputError
 from testbed.workloads.data import base as data
-from testbed.workloads.data import cifar
+from testbed.workloads.data import cifar, synthetic
 from testbed.workloads.data.records import Records, store
 
 pytestmark = pytest.mark.usefixtures("data_root")
@@ -160,9 +160,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data sets of 20 records a batch, so that a whole folder is 0.4 MB."""
     for function in (cifar.read_binary, cifar.read_python):
         monkeypatch.setattr(function, "__defaults__", (20,))
-    small_stand_in = replace(data.SOURCES["cifar10"].stand_in, images=20)
-    for name in ("cifar10", "synthetic"):
-        monkeypatch.setitem(data.SOURCES, name, replace(data.SOURCES[name], stand_in=small_stand_in))
+    small_stand_in = replace(cifar.STAND_IN, images=20)
+    for module in (cifar, synthetic):
+        monkeypatch.setattr(module, "SOURCE", replace(module.SOURCE, stand_in=small_stand_in))
     monkeypatch.setattr(cifar, "RECORDS", 20)
 
 
@@ -266,5 +266,5 @@ def test_the_loser_of_a_race_takes_the_winners_folder(tmp_path: Path, batches: l
 
 
 def test_unknown_data_set_names_the_nearest() -> None:
-    with pytest.raises(InputError, match="no data set 'cifar'; did you mean 'cifar10'"):
+    with pytest.raises(InputError, match="unknown data set 'cifar'; did you mean 'cifar10'"):
         data.load("cifar")

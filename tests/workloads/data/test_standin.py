@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from testbed.workloads.data import base as data
-from testbed.workloads.data import standin
+from testbed.workloads.data import cifar, standin
+from testbed.workloads.data.base import DATASETS
 from testbed.workloads.data.records import Format
 from testbed.workloads.data.standin import StandIn
 
@@ -23,13 +23,17 @@ RECORDED = {  # bytes of the first records of the first batch
 SMALL = StandIn("small", Format("Small", (3, 8, 10), classes=300, label_bytes=2), batches=2, images=50, enlarged=2)
 
 
-@pytest.mark.parametrize("name", data.SOURCES)
+IMAGES = ("cifar10", "mnist", "tiny-imagenet-32", "imagenet", "synthetic")
+
+
+@pytest.mark.parametrize("name", IMAGES)
 def test_a_stand_in_is_declared_with_the_real_sets_size_and_classes(name: str) -> None:
-    source = data.SOURCES[name]
-    channels, height, width = source.stand_in.format.image_size
-    factor = source.stand_in.enlarged
-    assert (channels, height * factor, width * factor) == source.image_size
-    assert source.stand_in.format.classes == {"tiny-imagenet-32": 200, "imagenet": 1000}.get(name, 10)
+    spec = DATASETS[name]
+    channels, height, width = spec.source.stand_in.format.image_size
+    factor = spec.source.stand_in.enlarged
+    assert (channels, height * factor, width * factor) == spec.input
+    assert spec.source.stand_in.format.classes == spec.outputs
+    assert spec.outputs == {"tiny-imagenet-32": 200, "imagenet": 1000}.get(name, 10)
 
 
 def test_a_stand_in_has_the_size_and_the_classes_it_declares(tmp_path: Path) -> None:
@@ -52,13 +56,13 @@ def test_it_is_the_same_with_and_without_its_cache(tmp_path: Path) -> None:
 
 def test_cifars_images_never_change() -> None:
     """Results that were recorded rest on them; a pixel may be rounded otherwise by another Fourier transform."""
-    (batch,) = standin.generate(batches=1, images=100)
+    (batch,) = standin.generate(batches=1, images=100, form=cifar.FORMAT)
     for place, recorded in RECORDED.items():
         assert batch[place, :6].tolist() == pytest.approx(recorded, abs=1)
 
 
 def test_batches_are_distinct_and_balanced() -> None:
-    first, second = standin.generate(batches=2, images=500)
+    first, second = standin.generate(batches=2, images=500, form=cifar.FORMAT)
     assert not np.array_equal(first, second)
     assert np.bincount(first[:, 0], minlength=10).min() > 25
     assert 30 < first[:, 1:].std() < 60

@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from testbed.workloads.models import base as models
+from testbed.workloads import Model
 from testbed.workloads.models import deep
 from testbed.workloads.models import plain as networks
+from testbed.workloads.models.base import layout
 
 
 def weights(name: str, classes: int = 10) -> dict[str, tuple[int, ...]]:
     with torch.device("meta"):
-        layout = models.layout(models.build(name, classes))
-    return {layer.name.removesuffix(".weight"): layer.shape for layer in layout if not layer.bias}
+        layers = layout(Model(name=name).build(classes))
+    return {layer.name.removesuffix(".weight"): layer.shape for layer in layers if not layer.bias}
 
 
 def test_isgqs_fully_connected_network() -> None:

@@ -1,0 +1,107 @@
+"""A network as a function of one flat weight vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from testbed.workloads.models.base import layout, trained
+
+
+def logits(output: Tensor | object) -> Tensor:
+    """A network's scores; many libraries' networks return them as the field `logits` of an object."""
+    scores = getattr(output, "logits", output)
+    assert isinstance(scores, Tensor), "a network returns a tensor, or an object with the field `logits`"
+    return scores
+
+
+class FlatModel:
+    """A network whose parameters are views of one flat float32 vector.
+
+    One instance serves all learners and evaluators of a process, so that 500 virtual workers do not hold 500
+    networks; it is not for two threads at once.
+
+    Parameters
+    ----------
+    build
+        Makes the network. What is not trained (frozen parameters, buffers) is the same in every process: it is drawn
+        with one fixed seed.
+    device
+        Where it computes.
+
+    Attributes
+    ----------
+    layout, parameters
+        How the parameters lie in the vector, and the views, in that order.
+    module
+        The network, in evaluation mode but within `training`.
+    """
+
+    def __init__(self, build: Callable[[], nn.Module], device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.module = deepcopy(build()).to(self.device).eval()  # `build` may return the same one again
+        self.layout = layout(self.module)
+        self._flat = torch.empty(self.layout.size, device=self.device)
+        self.parameters = [parameter for _, parameter in trained(self.module)]
+        for parameter, layer in zip(self.parameters, self.layout, strict=True):
+            parameter.data = self._flat[layer.slice].view(layer.shape)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """The network's scores for a batch."""
+        return logits(self.module(inputs))
+
+    def load(self, weights: Tensor) -> None:
+        """Take over the values of a flat vector of `layout.size` elements (from any device)."""
+        self._flat.copy_(weights)
+
+    @contextmanager
+    def training(self, random: np.random.Generator) -> Iterator[None]:
+        """Within it the network drops values as `random` says, where it has dropout; outside it drops none.
+
+        What is dropped depends on the kind of device too: torch draws otherwise on a GPU than on a CPU.
+        """
+        on_gpu = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=on_gpu):
+            seed = int(random.integers(2**63))
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a hundred times as long
+            if on_gpu:
+                torch.cuda.manual_seed(seed)
+            self.module.train()
+            try:
+                yield
+            finally:
+                self.module.eval()
+
+
+def forward_flops(build: Callable[[], nn.Module], inputs: Tensor) -> int:
+    """Count the floating-point operations of a forward pass on `inputs`, from the layers' shapes.
+
+    A multiply-add is two operations. Convolutions, linear layers and the two products of attention count, as in the
+    figures that papers give (attention whole, though a causal one needs half: Chowdhery et al. 2022, "PaLM", appendix
+    B); normalisations do not, also where they are made of products (`models/lrn.py`, whose modules say
+    `counts_flops = False`). The backward pass costs about twice as much again.
+    """
+    try:
+        with torch.device("meta"):
+            return _counted(build(), torch.empty_like(inputs, device="meta"))
+    except (NotImplementedError, RuntimeError):  # a network that looks at its values
+        return _counted(build().to(inputs.device), inputs)
+
+
+def _counted(module: nn.Module, inputs: Tensor) -> int:
+    # Attention's fused kernels for CPUs are not known to the counter; its plain products are.
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        module.eval()(inputs)
+    counts = counter.get_flop_counts()
+    root = type(module).__name__
+    left_out = [name for name, part in module.named_modules() if not getattr(part, "counts_flops", True)]
+    return sum(counts["Global"].values()) - sum(sum(counts.get(f"{root}.{name}", {}).values()) for name in left_out)

@@ -1,0 +1,143 @@
+"""A model and a data set that are trained and tested together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, partial
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from testbed.errors import InputError, nearest
+from testbed.layout import Layout
+from testbed.workloads import options as named
+from testbed.workloads.config import Training
+from testbed.workloads.data.augment import fits
+from testbed.workloads.data.base import DATASETS, Data, Dataset, Metric, size_text
+from testbed.workloads.evaluation import Evaluation, evaluate
+from testbed.workloads.flat import FlatModel, forward_flops
+from testbed.workloads.learner import Learner
+from testbed.workloads.models.base import MODELS, Model, initial_weights, kind_of, parameter_count
+from testbed.workloads.shards import Indices
+
+LOSS = Metric("loss", measure=lambda outputs, targets: float("nan"), better="lower")  # a test has it anyway
+
+
+class Workload:
+    """What systems train: whatever the model and the data, a flat weight vector, gradients and tests of it.
+
+    Parameters
+    ----------
+    model
+        `[model]` of an experiment file, e.g. `Model(name="cifarnet")`.
+    dataset
+        An open data set.
+    device
+        Where the math runs.
+
+    Attributes
+    ----------
+    dataset
+        With its examples as the model takes them.
+
+    Raises
+    ------
+    InputError
+        The model cannot take the data set's examples, or be built as its options say.
+    """
+
+    def __init__(self, model: Model, dataset: Dataset, device: torch.device | str = "cpu") -> None:
+        self.model = model
+        self.device = torch.device(device)
+        self.dataset = dataset.fit(model.input, self.device)
+
+    @cached_property
+    def flat(self) -> FlatModel:
+        """The network, once for all workers of this process."""
+        return FlatModel(self._build, self.device)
+
+    @property
+    def layout(self) -> Layout:
+        """How the network's parameters lie in a flat vector."""
+        return self.flat.layout
+
+    def initial_weights(self, seed: int) -> Tensor:
+        """Return the weights every system starts from: flat float32, the same for the same seed."""
+        return initial_weights(self.model, seed, self.dataset.outputs)
+
+    @cached_property
+    def forward_flops(self) -> int:
+        """Floating-point operations of one example's forward pass (see `flat.forward_flops`)."""
+        inputs, _ = self.dataset.test_batch(np.arange(1))
+        return forward_flops(self._build, inputs)
+
+    def learner(self, shard: Indices, worker: int, batch_size: int, seed: int, training: Training) -> Learner:
+        """Make what computes the gradients of worker number `worker`, on its `shard` of the training examples."""
+        return Learner(
+            self.flat,
+            self.dataset,
+            shard,
+            worker=worker,
+            batch_size=batch_size,
+            seed=seed,
+            augmented=training.augment,
+            weight_decay=training.weight_decay,
+            clip_norm=training.clip_norm,
+        )
+
+    def evaluate(self, weights: Tensor, examples: int | None = None) -> Evaluation:
+        """Test flat `weights` on the first `examples` test examples (None: all of them)."""
+        return evaluate(self.flat, self.dataset, weights, examples)
+
+    def metric(self, name: str) -> Metric:
+        """The metric of that name, or the loss.
+
+        Raises
+        ------
+        InputError
+            The data set has no such metric.
+        """
+        known = {"loss": LOSS, **self.dataset.metrics}
+        if name not in known:
+            raise InputError(f"data set '{self.dataset.name}' has no metric '{name}'{nearest(name, known)}")
+        return known[name]
+
+    @property
+    def main_metric(self) -> str:
+        """The name of the data set's first metric; "loss" where it has none."""
+        return next(iter(self.dataset.metrics), "loss")
+
+    @property
+    def _build(self) -> partial[torch.nn.Module]:
+        return partial(self.model.build, self.dataset.outputs)
+
+
+def check_fits(model: Model, data: Data) -> None:
+    """Raise InputError where it is known, without opening the data, that the model cannot take its examples."""
+    takes, gives = model.input, named.find(DATASETS, data.dataset).input
+    if takes is None or gives is None or fits(gives, takes):
+        return
+    models = [name for name, spec in MODELS.items() if isinstance(spec.input, tuple) and fits(gives, spec.input)]
+    datasets = [name for name, spec in DATASETS.items() if spec.input is not None and fits(spec.input, takes)]
+    raise InputError(
+        f"model '{model.name}' takes {size_text(takes)} images, data set '{data.dataset}' has {size_text(gives)}; "
+        f"data sets for the model: {', '.join(datasets)}; models for the data set: {', '.join(models)}"
+    )
+
+
+def parameter_count_of(experiment: Mapping[str, Any]) -> int:
+    """The parameters of a recorded experiment's model, without opening its data.
+
+    Raises
+    ------
+    InputError
+        There is no such model or data set (any more), or only the data says how many outputs the model has.
+    """
+    model, data = experiment["model"], experiment["data"]
+    outputs = named.find(DATASETS, data["dataset"]).outputs
+    if outputs is None:
+        raise InputError(f"data set '{data['dataset']}' says how many outputs a model has only when it is opened")
+    return parameter_count(msgspec.convert(model, kind_of(model)), outputs)
