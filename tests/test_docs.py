@@ -27,6 +27,7 @@ import msgspec
 import pytest
 from own_parts import forget_after
 
+import testbed
 from testbed import api
 from testbed.cli import command_line, plot
 from testbed.cli.needs import Finding
@@ -221,6 +222,41 @@ def test_the_results_page_lists_every_column_and_kind_of_figure() -> None:
     page = (ROOT / "docs" / "results.md").read_text()
     assert not [column for column in COLUMNS if f"`{column}`" not in page]
     assert "testbed plot --help" in page and all(kind in plot.PLOT_EXAMPLES for kind in figures.KINDS)
+
+
+TERMS = (
+    *("fabric", "delay line", "dilation", "significant update", "LPS", "goodput", "gate", "profile", "trace", "codec"),
+    *("local parameter server", "global server", "modelled device", "stand-in", "error feedback"),
+)
+NOT_PROSE = re.compile(
+    r"```.*?```|<!-- from .*?<!-- end -->|<!--.*?-->|^#.*?$|!\[.*?\]\(.*?\)|`[^`]*`", re.DOTALL | re.MULTILINE
+)
+LINK = re.compile(r"\[([^\[\]]*)\]\(([^()]*)\)")
+STRESSED = re.compile(r"(\*\*?)(?!\s)([^*]+)\1")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "words.md"], ids=lambda page: page.name)
+def test_a_term_is_explained_where_a_page_has_it_first(page: Path) -> None:
+    """There it is in italics, with an explanation beside it, or a link to the list of words."""
+    prose = NOT_PROSE.sub(" ", page.read_text())
+    prose = LINK.sub(lambda link: f"*{link[1].strip('*')}*" if link[2].find("words.md#") >= 0 else link[1], prose)
+    stressed = [found.span() for found in STRESSED.finditer(prose)]
+    for term in TERMS:
+        words = re.compile(rf"(?<![\w-]){term.replace(' ', chr(92) + 's+')}s?(?![\w-])", re.IGNORECASE)
+        if first := words.search(prose):
+            near = " ".join(prose[max(0, first.start() - 60) : first.end() + 60].split())
+            assert any(start < first.start() < end for start, end in stressed), f"{term}: ...{near}..."
+
+
+def test_links_to_the_list_of_words_name_a_word() -> None:
+    known = set(re.findall(r'<a id="([\w-]+)">', (ROOT / "docs" / "words.md").read_text()))
+    named = {name for page in PAGES for name in re.findall(r"words\.md#([\w-]+)", page.read_text())}
+    assert named and not named - known
+
+
+def test_the_python_page_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    assert not [name for name in testbed._HOME if not re.search(rf"`(?:testbed\.)?{name}`|testbed\.{name}\b", page)]
 
 
 @pytest.mark.slow
