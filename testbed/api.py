@@ -28,10 +28,11 @@ from testbed.harness import sweep
 from testbed.harness.launch import Wishes, launch
 from testbed.harness.session import RESULTS
 from testbed.record import reader
-from testbed.report import compare as comparing
 from testbed.report import pictures
+from testbed.report.numbers import compare as comparing
+from testbed.report.numbers.asked import target_of
+from testbed.report.numbers.summary import summarize
 from testbed.report.page import write_page
-from testbed.report.summary import summarize, target_of
 
 What = str | Path | Mapping[str, Any] | Experiment
 GUARD = 'put what runs under `if __name__ == "__main__":`, so that other processes can import what the script defines'

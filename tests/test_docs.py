@@ -32,8 +32,8 @@ from testbed import api
 from testbed.cli import command_line, plot
 from testbed.cli.needs import Finding
 from testbed.experiment import load as experiment
-from testbed.report import figures
-from testbed.report.summary import COLUMNS
+from testbed.report.numbers.summary import COLUMNS
+from testbed.report.pictures import PICTURES
 from testbed.systems import SYSTEMS
 from testbed.workloads.data import cifar
 
@@ -221,7 +221,7 @@ def test_the_papers_page_lists_every_experiment_and_each_can_be_read() -> None:
 def test_the_results_page_lists_every_column_and_kind_of_figure() -> None:
     page = (ROOT / "docs" / "results.md").read_text()
     assert not [column for column in COLUMNS if f"`{column}`" not in page]
-    assert "testbed plot --help" in page and all(kind in plot.PLOT_EXAMPLES for kind in figures.KINDS)
+    assert "testbed plot --help" in page and all(kind in plot.PLOT_EXAMPLES for kind in PICTURES)
 
 
 TERMS = (

@@ -11,7 +11,7 @@ import pytest
 
 import testbed
 
-SCRIPT = '''\
+SCRIPT = """\
 import sys, torch, testbed
 from testbed.codecs import ErrorFeedback, TopK
 
@@ -36,7 +36,7 @@ if __name__ == "__main__":
     run = testbed.run("cifarnet", systems=["baseline", "largest"], set=CHANGES, fabric=sys.argv[1])
     run.plot("loss").savefig("loss.png")
     print(run.summary[["system", "final_loss", "accuracy"]].to_csv(index=False))
-'''
+"""
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from testbed.cli import codec_bench as bench
-from testbed.report import columns
-from testbed.report.summary import BASELINE
-from testbed.report.tables import markdown_table, rows
+from testbed.report.numbers import columns
+from testbed.report.numbers.summary import BASELINE
+from testbed.report.numbers.tables import markdown_table, rows
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "results" / "reference"

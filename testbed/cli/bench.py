@@ -44,7 +44,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 def _bench(options: argparse.Namespace) -> int:
     from testbed.cli import codec_bench as bench
     from testbed.record.info import environment
-    from testbed.report.tables import markdown_table
+    from testbed.report.numbers.tables import markdown_table
 
     figures = bench.measure(bench.codecs_named(options.only), options.sizes, options.threads, options.rounds)
     print(markdown_table(*bench.table(figures)))

@@ -17,8 +17,8 @@ def add(commands: Commands) -> None:
 
 def _bytes(options: argparse.Namespace) -> int:
     from testbed.record.reader import load
-    from testbed.report.tables import markdown_table
-    from testbed.report.traffic import rows, traffic
+    from testbed.report.numbers.tables import markdown_table
+    from testbed.report.numbers.traffic import rows, traffic
     from testbed.workloads.workload import parameter_count_of
 
     run = load(options.run)

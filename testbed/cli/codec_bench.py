@@ -37,7 +37,7 @@ from testbed.codecs.uniform import Uniform
 from testbed.errors import InputError, nearest
 from testbed.files import write_whole
 from testbed.layout import Layer, Layout
-from testbed.report.picture import save
+from testbed.report.pictures.style import save
 
 CODECS: dict[str, Callable[[Layout], Any]] = {
     "float32": Float32,

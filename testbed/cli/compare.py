@@ -38,10 +38,11 @@ def add(commands: Commands) -> None:
 
 def _compare(options: argparse.Namespace) -> int:
     from testbed.files import write_whole
-    from testbed.report.compare import compare, load_all
-    from testbed.report.summary import target_of
-    from testbed.report.tables import compared_markdown, show_compared
-    from testbed.report.write import csv
+    from testbed.report.numbers.asked import target_of
+    from testbed.report.numbers.compare import compare, load_all
+    from testbed.report.numbers.tables import csv
+    from testbed.report.page.markdown import compared_markdown
+    from testbed.report.terminal import show_compared
 
     target = target_of(options.loss, options.accuracy)
     found = compare(load_all(options.runs), options.force, options.over, target)

@@ -177,7 +177,7 @@ def _package(name: str) -> Finding:
 def _learning() -> list[Finding]:
     """torch, the GPU and the data sets, which need torch to be asked for."""
     try:
-        found = json.loads(_python_says("-c", "from testbed import doctor; doctor.tell_learning()"))
+        found = json.loads(_python_says("-c", "from testbed.cli import needs; needs.tell_learning()"))
     except _Failed as error:
         return [Finding("torch", False, str(error), "run `make setup`", BOTH)]
     gpu, where = found["gpu"], found["folder"]

@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 
 from testbed.cli.options import RUN, Commands
-from testbed.errors import InputError
 
 PLOT_EXAMPLES = f"""\
 kinds: loss, speedup, accuracy, pareto, time, wan, bandwidth, threshold (WeightGrad), bits (MQGrad); those that the run
 has data for are drawn, each one column of a paper wide. Of several runs: workers, the loss with more and fewer workers.
+As wide as a page, and only by name: comparison, replay (of a trace), of several runs series.
 examples:
   testbed plot {RUN}
   testbed plot {RUN} --kind speedup --kind loss --format pdf --out figures
@@ -24,49 +24,44 @@ def add(commands: Commands) -> None:
     plot.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="results/<target>/<run>")
     plot.add_argument("--kind", action="append", default=[], metavar="KIND", help="draw only this kind; repeatable")
     plot.add_argument("--format", default="png,pdf", metavar="A,B", help="of the plots: png, pdf (both)")
+    plot.add_argument("--plugin", action="append", default=[], metavar="FILE", help="Python with kinds of your own")
     plot.add_argument("--out", type=Path, metavar="DIR", help="where the plots go (RUN/plots)")
 
 
 def _plot(options: argparse.Namespace) -> int:
-    from testbed.harness import sweep as series
-    from testbed.record.reader import load
-    from testbed.report import figures
-    from testbed.report.compare import load_all
-    from testbed.report.summary import summarize
-    from testbed.report.tables import REPLAY, show
+    from testbed import plugins
+    from testbed.harness import sweep
+    from testbed.report import pictures
+    from testbed.report.numbers.compare import load_all
+    from testbed.report.page.markdown import REPLAY
+    from testbed.report.terminal import show
     from testbed.report.write import write_report
 
-    if series.is_series(options.runs[0]):
+    plugins.load(options.plugin)
+    if sweep.is_series(options.runs[0]):
         return _plot_series(options.runs[0])
-    folder = options.out or options.runs[0] / figures.FOLDER
+    folder = options.out or options.runs[0] / pictures.FOLDER
     formats = tuple(name for name in options.format.split(",") if name)
-    if len(options.runs) > 1:
-        if set(options.kind) - {figures.WORKERS}:
-            raise InputError(f"of several runs only '--kind {figures.WORKERS}' is drawn; give one run")
-        paths = figures.draw_workers(load_all(options.runs), folder, formats)
-    elif options.kind:
-        run = load(options.runs[0])
-        paths = figures.draw(run, summarize(run), folder, options.kind, formats)
+    if options.kind or len(options.runs) > 1:
+        paths = pictures.write(load_all(options.runs), folder, options.kind, formats)
     else:
         run, frame = write_report(options.runs[0])
         show(run, frame)
         paths = [run.folder / "summary.md", run.folder / "comparison.png"]
         paths += [run.folder / REPLAY] if (run.folder / REPLAY).is_file() else []
-        paths += figures.draw(run, frame, folder, formats=formats)
-    if not paths:
-        raise InputError(f"{options.runs[0]}: its records hold nothing for {', '.join(options.kind)}")
+        paths += pictures.write([run], folder, formats=formats, frame=frame)
     print(f"written: {', '.join(map(str, paths))}")
     return 0
 
 
 def _plot_series(folder: Path) -> int:
     """The report of every run of a series, and the series' own."""
-    from testbed.harness import sweep as series
+    from testbed.harness import sweep
     from testbed.record.info import FILE_NAME
     from testbed.report.series import write_series
     from testbed.report.write import write_report
 
-    labels = list(series.read(folder).points)
+    labels = list(sweep.read(folder).points)
     for label in labels:
         if (folder / label / FILE_NAME).is_file():
             write_report(folder / label)

@@ -88,7 +88,7 @@ def _list(_: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from testbed.report import network_map
+    from testbed.report.pictures import network_map
 
     shown = profile.load(options.name)
     if options.png:
@@ -118,7 +118,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _make_png(shown: Profile, path: Path) -> None:
-    from testbed.report.network_map import draw
+    from testbed.report.pictures.network_map import draw
 
     try:
         draw(shown, path)

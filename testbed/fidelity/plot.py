@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
@@ -18,8 +16,7 @@ from testbed.fidelity.figures import Bound, Figure
 from testbed.fidelity.goodput import GOODPUT
 from testbed.fidelity.measure import RTT_MEDIAN, RTT_P95
 from testbed.fidelity.messages import MESSAGE
-from testbed.report.picture import save
-from testbed.report.plots import DPI, STYLE
+from testbed.report.pictures.style import Sheet, drawing, save
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 MARKERS = ("o", "x", "^", "+")
@@ -59,9 +56,8 @@ def draw_against(path: Path, figures: Sequence[Figure], title: str) -> None:
 
 @contextmanager
 def _picture(path: Path, title: str, figures: Sequence[Figure], size: tuple[float, float]) -> Iterator[Canvas]:
-    with matplotlib.rc_context(STYLE):
-        canvas = Canvas(figsize=size, dpi=DPI, layout="constrained")
-        FigureCanvasAgg(canvas)
+    with drawing():
+        canvas = Sheet(*size)
         missed = sum(not figure.ok for figure in figures)
         verdict = f"all {len(figures)} figures within bounds" if not missed else f"{missed} of {len(figures)} missed"
         canvas.suptitle(f"{title}: {verdict}", x=0.01, ha="left", color=MISSED if missed else "black")

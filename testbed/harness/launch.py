@@ -21,8 +21,9 @@ from testbed.harness import session, sweep
 from testbed.record import info as info_file
 from testbed.record.info import RunInfo
 from testbed.record.tensorboard import require as require_tensorboard
+from testbed.report.page.markdown import REPLAY
 from testbed.report.series import show_series, write_series
-from testbed.report.tables import REPLAY, show
+from testbed.report.terminal import show
 from testbed.report.write import write_report
 from testbed.workloads.devices import device as check_device
 

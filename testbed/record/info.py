@@ -186,14 +186,17 @@ def _memory_bytes() -> int | None:
 
 
 def _checkout() -> tuple[str, bool | None]:
-    """Commit of the checkout this package lies in and whether it has changes."""
-    commit = _git("rev-parse", "HEAD")
-    changes = _git("status", "--porcelain") if commit else None
+    """Commit of the checkout this package lies in and whether it has changes; an installed package lies in none."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():  # a repository further up, around a virtual environment, is not the testbed's
+        return "", None
+    commit = _git(root, "rev-parse", "HEAD")
+    changes = _git(root, "status", "--porcelain") if commit else None
     return commit or "", None if changes is None else bool(changes)
 
 
-def _git(*arguments: str) -> str | None:
-    command = ["git", "-C", str(Path(__file__).resolve().parents[2]), *arguments]
+def _git(root: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(root), *arguments]
     with suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
         done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=True)
         return done.stdout.strip()

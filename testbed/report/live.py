@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -19,7 +18,7 @@ from rich.text import Text
 
 from testbed.record.events import Capacity, Event, LinkBytes, StepDone
 from testbed.record.steps import Step, Steps, WanUse
-from testbed.report.wording import duration, number, size
+from testbed.report.numbers.wording import duration, number, size
 from testbed.roles.roles import Roles, kind_of
 from testbed.wan.plan import region_of
 
@@ -156,9 +155,7 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

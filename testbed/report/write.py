@@ -8,10 +8,13 @@ import pandas as pd
 
 from testbed.files import write_whole
 from testbed.record.reader import Run, load
-from testbed.report.plots import comparison
-from testbed.report.replay_plot import replay
-from testbed.report.summary import summarize
-from testbed.report.tables import REPLAY, markdown
+from testbed.report.numbers.summary import summarize
+from testbed.report.numbers.tables import csv
+from testbed.report.page.markdown import REPLAY, markdown
+from testbed.report.pictures.registry import PICTURES, drawn
+from testbed.report.pictures.style import save
+
+PICTURES_BESIDE = {"comparison": "comparison.png", "replay": REPLAY}  # kind: file, where the records have its data
 
 
 def write_report(folder: Path) -> tuple[Run, pd.DataFrame]:
@@ -19,7 +22,7 @@ def write_report(folder: Path) -> tuple[Run, pd.DataFrame]:
 
     Returns
     -------
-    The run as read and its summary frame (`testbed.report.summary`), for `testbed.report.tables.show`.
+    The run as read and its summary frame (`numbers.summary`), for `terminal.show`.
 
     Raises
     ------
@@ -29,12 +32,8 @@ def write_report(folder: Path) -> tuple[Run, pd.DataFrame]:
     run = load(folder)
     frame = summarize(run)
     write_whole(run.folder / "summary.csv", csv(frame))
-    comparison(run, run.folder / "comparison.png", frame)
-    replay(run, run.folder / REPLAY)
+    for kind, name in PICTURES_BESIDE.items():
+        if (figure := drawn(PICTURES.find(kind), [run], frame)) is not None:
+            save(figure, run.folder / name)
     write_whole(run.folder / "summary.md", markdown(run, frame))
     return run, frame
-
-
-def csv(frame: pd.DataFrame) -> str:
-    """The summary as CSV: empty where nothing was measured, numbers with at most ten significant digits."""
-    return frame.to_csv(index=False, float_format="%.10g")

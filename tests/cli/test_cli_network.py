@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from testbed.cli import main
-from testbed.report import network_map
+from testbed.report.pictures import network_map
 from testbed.wan import profile, store, trace
 from testbed.wan.profile import Cap, Link, Origin, Profile, Spread
 

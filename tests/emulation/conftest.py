@@ -16,7 +16,7 @@ from emulation_runner import answer, scenario
 
 from testbed.emulation import sandbox
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 
 

@@ -315,7 +315,7 @@ def topology() -> dict[str, Any]:
     mnexec.install(TOOLS)
     setLogLevel("error")
     custom: dict[str, Any] = {}
-    path = Path(__file__).parents[3] / "topologies" / "weightgrad_ec2.py"
+    path = Path(__file__).parents[2] / "topologies" / "weightgrad_ec2.py"
     exec(compile(path.read_text(), str(path), "exec"), custom, custom)
     net = Mininet(topo=custom["topos"]["weightgrad"](workers=1), controller=None)
     net.start()

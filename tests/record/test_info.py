@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,20 @@ def test_the_environment_is_described_where_git_and_proc_are_not(
     found = info.environment()
     assert isinstance(found, Environment)
     assert found.commit == "" and found.dirty is None and found.memory_bytes is None
+
+
+def test_the_commit_is_that_of_the_testbeds_checkout_and_not_of_a_repository_around_an_installed_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.invalid"]
+    for command in (["init", "--quiet"], [*identity, "commit", "--quiet", "--allow-empty", "--message", "first"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    monkeypatch.setattr(info, "__file__", str(tmp_path / "testbed" / "record" / "info.py"))
+    found = info.environment()
+    assert len(found.commit) == 40 and found.dirty is False
+    monkeypatch.setattr(info, "__file__", str(tmp_path / "site-packages" / "testbed" / "record" / "info.py"))
+    found = info.environment()
+    assert found.commit == "" and found.dirty is None
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def write_run(
 ) -> Path:
     """Write a run; `ends` gives a system's steps and how it ended, `facts` are fields of `RunInfo`."""
     experiment = {
-        "model": "cifarnet",
+        "model": {"name": "cifarnet"},
         "data": {"dataset": "cifar10"},
         "training": {"steps": steps, "batch_size": 128},
         "topology": {"regions": ["us-west-1", "us-east-1"], "workers_per_region": 4},

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.cli import main
 from testbed.record.reader import load
-from testbed.report.compare import compare, load_all
+from testbed.report.numbers.compare import compare, load_all
 
 MakeRun = Callable[..., Path]
 
@@ -37,7 +37,7 @@ def test_plot_draws_everything_there_is_beside_the_records(make_run: MakeRun) ->
     assert {path.name for path in (folder / "plots").iterdir()} == {"loss.png", "speedup.png", "time.png"}
 
 
-def test_plot_puts_several_runs_into_one_figure(make_run: MakeRun) -> None:
+def test_plot_puts_several_runs_into_one_picture(make_run: MakeRun) -> None:
     first, second = make_run("a"), make_run("b", topology={"regions": ["x"], "workers_per_region": 2})
     assert run("plot", first, second, "--format", "png") == 0
     assert [path.name for path in (first / "plots").iterdir()] == ["workers.png"]
@@ -46,9 +46,9 @@ def test_plot_puts_several_runs_into_one_figure(make_run: MakeRun) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--kind", "bits"], "hold nothing for bits"),
+        (["--kind", "bits"], "hold nothing for 'bits'"),
         (["--kind", "sped"], "did you mean 'speedup'"),
-        (["--format", "gif"], "known: png, pdf"),
+        (["--format", "gif"], "known: pdf, png"),
     ],
 )
 def test_plot_refuses_in_one_line(

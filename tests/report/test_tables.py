@@ -12,12 +12,15 @@ from rich.console import Console
 
 from testbed.record.info import DataInfo
 from testbed.record.reader import load
-from testbed.report import wording
-from testbed.report.beside import paper_rows
 from testbed.report.looks import known, look
-from testbed.report.summary import summarize
-from testbed.report.tables import headlines, markdown, rows, show
-from testbed.report.write import csv, write_report
+from testbed.report.numbers import sentences, wording
+from testbed.report.numbers.sentences import headlines
+from testbed.report.numbers.summary import summarize
+from testbed.report.numbers.tables import csv, rows
+from testbed.report.page.markdown import markdown
+from testbed.report.papers.beside import paper_rows
+from testbed.report.terminal import show
+from testbed.report.write import write_report
 
 MakeRun = Callable[..., Path]
 STAND_IN = DataInfo(dataset="CIFAR-10", stand_in=True, note="no network")
@@ -74,7 +77,7 @@ def test_a_target_that_was_not_reached_is_never_a_number(make_run: MakeRun) -> N
     at = heads.index("time to target")
     assert {line[at] for line in cells} == {wording.NOT_REACHED}
     assert all("did not reach loss ≤ 0.1 in 120 steps (nor did baseline)" in s for s in headlines(run, frame))
-    assert wording.verdict(run, frame) == "No system reached loss ≤ 0.1"
+    assert sentences.verdict(run, frame) == "No system reached loss ≤ 0.1"
 
 
 def test_a_seed_that_did_not_reach_the_target_is_counted(make_run: MakeRun) -> None:

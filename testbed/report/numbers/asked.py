@@ -1,0 +1,134 @@
+"""What a run was asked to do, read from its record.
+
+A record may be older than this version, or name a system, a key or a data set of a plug-in that is not here; it is
+read all the same, as far as it is understood.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from testbed.errors import InputError
+from testbed.experiment.schema import Experiment, Topology
+from testbed.record.info import MODELLED_NETWORK, RunInfo
+from testbed.workloads import Data, Model
+from testbed.workloads.config import Training
+
+DEFAULT_WINDOW = 10
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def experiment_of(info: RunInfo) -> Experiment:
+    """The experiment of a run.
+
+    What the record does not say is "", 0, empty or the default; keys and values that mean nothing here are passed
+    over. Nothing but types is checked, and `systems` are plain options by name, so that a system need not be known.
+    """
+    stated = {**info.experiment, "topology": info.topology or info.experiment.get("topology")}
+    if isinstance(stated.get("model"), str):  # records of the first versions name the model alone
+        stated["model"] = {"name": stated["model"]}
+    return _read(_unstated(), stated)
+
+
+def _unstated() -> Experiment:
+    """What a record that says nothing asks for."""
+    topology = Topology(profile="", regions=[], server_region="", workers_per_region=0)
+    training = Training(steps=0, batch_size=0)
+    return Experiment(topology, training, {}, model=Model(""), data=_read(Data(), {"dataset": ""}))
+
+
+def _read(default: S, stated: Mapping[str, Any]) -> S:
+    """A copy of a struct with what `stated` has for its fields, each on its own; no `__post_init__` can object."""
+    found = copy.copy(default)
+    for field in msgspec.structs.fields(default):
+        if field.encode_name not in stated:
+            continue
+        value = stated[field.encode_name]
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            if isinstance(value, dict):
+                force_setattr(found, field.name, _read(getattr(default, field.name), value))
+        else:
+            with suppress(msgspec.ValidationError):
+                force_setattr(found, field.name, msgspec.convert(value, field.type))
+    return found
+
+
+def flat(tree: Mapping[str, Any], head: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings of a record by their dotted keys, as they stand there, whether this version knows them or not."""
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, f"{head}{key}.")
+        else:
+            yield head + key, value
+
+
+def model_name(info: RunInfo) -> str:
+    """The model of the experiment ("" where the record does not say)."""
+    return experiment_of(info).model.name
+
+
+def data_name(info: RunInfo) -> str:
+    """The data set, marked when a generated stand-in took its place."""
+    name = info.data.dataset or experiment_of(info).data.dataset
+    return f"stand-in for {name}" if info.data.stand_in else name
+
+
+def is_modelled(info: RunInfo) -> bool:
+    """Whether the network was a model on a virtual clock, rather than links that can be probed."""
+    return info.delay_mechanism == MODELLED_NETWORK
+
+
+@dataclass(frozen=True)
+class Target:
+    """What systems are timed to: a training loss (mean of `window` steps), a test accuracy, or both.
+
+    The loss, where there is one, is what "the target" means.
+    """
+
+    loss: float | None = None
+    accuracy: float | None = None
+    window: int = DEFAULT_WINDOW
+
+    @classmethod
+    def of(cls, info: RunInfo) -> Target:
+        """The target in the experiment of a run; empty where it names none."""
+        asked = experiment_of(info).target
+        return cls(asked.loss, asked.accuracy, asked.window)
+
+    @property
+    def stated(self) -> bool:
+        """Whether there is one."""
+        return self.loss is not None or self.accuracy is not None
+
+    def __str__(self) -> str:
+        return self.in_words[0] if self.stated else ""
+
+    @property
+    def in_words(self) -> tuple[str, ...]:
+        """Each of its parts, the target itself first: "loss ≤ 1.7", "accuracy ≥ 45 %"."""
+        loss = () if self.loss is None else (f"loss ≤ {self.loss:g}",)
+        return loss if self.accuracy is None else (*loss, f"accuracy ≥ {100 * self.accuracy:g} %")
+
+
+def target_of(loss: float | None, accuracy: float | None) -> Target | None:
+    """The target that a user names, None where none is.
+
+    Raises
+    ------
+    InputError
+        The loss is not above 0, or the accuracy no fraction above 0.
+    """
+    if loss is not None and not 0 < loss < math.inf:
+        raise InputError(f"--loss {loss:g}: a target loss is a number above 0")
+    if accuracy is not None and not 0 < accuracy <= 1:
+        raise InputError(f"--accuracy {accuracy:g}: a target accuracy is a fraction above 0, at most 1, e.g. 0.45")
+    return None if loss is None and accuracy is None else Target(loss, accuracy)

@@ -1,0 +1,125 @@
+"""The columns of the result tables: which there are, when they are shown, how a cell over several seeds is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from testbed.record.info import DONE
+from testbed.report.looks import look
+from testbed.report.numbers.summary import BASELINE, REACHED, SPENT, aggregate
+from testbed.report.numbers.wording import NONE, NOT_REACHED, clock, dollars, duration, is_missing, percent, size, times
+
+SPENT_HEADS = dict(zip(SPENT, ("computing", "codec", "on the LAN", "on the WAN", "waiting"), strict=True))
+
+NOTHING = 1e-6  # an interval this small against its mean is a rounding error
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its head, the metric of the summary that it shows and how that is written."""
+
+    head: str
+    metric: str
+    write: Callable[[Any], str]
+
+
+def _loss(value: float) -> str:
+    return NONE if is_missing(value) else f"{value:.3f}"
+
+
+def _steps(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def result(frame: pd.DataFrame) -> list[Column]:
+    """Steps, loss and accuracies of the models there are."""
+    columns = [
+        Column("steps", "steps", _steps),
+        Column("final loss", "final_loss", _loss),
+        Column("accuracy", "final_accuracy", percent),
+        Column("full precision", "accuracy_full", percent),
+        Column("EMA", "accuracy_ema", percent),
+    ]
+    shown_if_any = {"accuracy_full": "accuracy_quantized", "accuracy_ema": "accuracy_ema"}
+    return [c for c in columns if c.metric not in shown_if_any or frame[shown_if_any[c.metric]].notna().any()]
+
+
+def timing(frame: pd.DataFrame, over: Sequence[str] = (BASELINE,)) -> list[Column]:
+    """How long it took, to each target, and how much sooner than each system of `over` the first of them came."""
+    columns = [Column(clock(frame["fabric"]), "time_s", duration)]
+    loss, accuracy = (frame["target"].str.contains(word).any() for word in ("loss", "accuracy"))
+    if loss or accuracy:
+        columns.append(Column("time to target", "time_to_target_s", duration))
+        columns += [Column(_over(system), speedup_metric(system), times) for system in over]
+    if loss and accuracy:
+        columns.append(Column("time to accuracy", "time_to_accuracy_s", duration))
+        columns.append(Column("speedup to it", "speedup_to_accuracy", times))
+    return columns
+
+
+def _over(system: str) -> str:
+    return "speedup" if system == BASELINE else f"over {look(system).label}"
+
+
+def speedup_metric(over: str) -> str:
+    """The frame's column that holds the speedup over a system."""
+    return "speedup_vs_baseline" if over == BASELINE else f"speedup_over_{over}"
+
+
+def traffic(frame: pd.DataFrame) -> list[Column]:
+    """Bytes on the WAN, what they are against the baseline's, what they cost."""
+    columns = [
+        Column("WAN bytes", "wan_bytes", size),
+        Column("to target", "wan_bytes_to_target", size),
+        Column("compression", "compression", times),
+        Column("LAN bytes", "lan_bytes", size),
+        Column("egress", "egress_usd", dollars),
+    ]
+    return [c for c in columns if c.metric != "wan_bytes_to_target" or (frame["target"] != "").any()]
+
+
+def spent(frame: pd.DataFrame) -> list[Column]:
+    """Where a step's time went, as far as it was recorded; `mean_rest_s` is what is left (`with_rest`)."""
+    columns = [Column("per step", "mean_step_s", duration)]
+    columns += [Column(SPENT_HEADS[name], f"mean_{name}_s", duration) for name in recorded(frame)]
+    return columns if "waiting" in recorded(frame) else [*columns, Column("rest", "mean_rest_s", duration)]
+
+
+def recorded(frame: pd.DataFrame) -> list[str]:
+    """The parts of `SPENT` that any row has."""
+    return [name for name in SPENT if frame[f"mean_{name}_s"].notna().any()]
+
+
+def with_rest(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with `mean_rest_s`, a step's time that no recorded part accounts for."""
+    parts = [f"mean_{name}_s" for name in recorded(frame)]
+    return frame.assign(mean_rest_s=(frame["mean_step_s"] - frame[parts].sum(axis=1)).clip(lower=0.0))
+
+
+def table(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[Column]) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells: one row per system (or other key), over its seeds if there are several."""
+    together = aggregate(frame, by, [column.metric for column in columns])
+    several = len(together) < len(frame)
+    unfinished = frame[~frame["status"].isin(DONE)].set_index(list(by)).index
+    cells = []
+    for record in together.to_dict("records"):
+        key = tuple(record[name] for name in by)
+        names = [look(value).label if name == "system" else str(value) for name, value in zip(by, key, strict=True)]
+        if (key if len(key) > 1 else key[0]) in unfinished:
+            names[-1] += " (unfinished)"
+        seeds = [str(record["seeds"])] if several else []
+        cells.append([*names, *seeds, *(_cell(record, column) for column in columns)])
+    return [*by, *(["seeds"] if several else []), *(column.head for column in columns)], cells
+
+
+def _cell(record: dict[str, Any], column: Column) -> str:
+    for reached, metric in REACHED.items():
+        if column.metric == metric and record[reached] < record["seeds"]:
+            return NOT_REACHED if not record[reached] else f"{NOT_REACHED} by {record['seeds'] - record[reached]}"
+    text = column.write(record[column.metric])
+    half = record[f"{column.metric}_high"] - record[column.metric]
+    return f"{text} ± {column.write(half)}" if half > NOTHING * abs(record[column.metric]) else text

@@ -1,0 +1,55 @@
+"""Lines that plots draw: a system's training loss, over its seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from testbed.record.reader import Run
+from testbed.report.numbers.asked import Target
+from testbed.report.numbers.interval import half_width
+from testbed.report.numbers.summary import running_mean
+
+POINTS = 1500  # of a line; more cannot be told apart
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A system's training loss over the steps that all its seeds have done.
+
+    All arrays are of shape (steps,). `half` is half the 95 % interval over the `seeds`, NaN for one seed.
+    """
+
+    system: str
+    seeds: int
+    step: np.ndarray
+    time_s: np.ndarray
+    raw: np.ndarray
+    smooth: np.ndarray
+    half: np.ndarray
+
+
+def curves_of(run: Run) -> list[Curve]:
+    """The curve of each system of `run` that has a step, in the order of the experiment."""
+    window = Target.of(run.info).window
+    curves = []
+    for system in dict.fromkeys(result.system for result in run.results):
+        seeds = [r.steps for r in run.results if r.system == system and len(r.steps)]
+        if not seeds:
+            continue
+        length = min(map(len, seeds))
+        raw = np.stack([steps["loss"].to_numpy()[:length] for steps in seeds])
+        time_s = np.stack([steps["time_s"].to_numpy()[:length] for steps in seeds])
+        # The window of the target, so that a line crosses the target where the table says it did.
+        smooth = np.stack([running_mean(one, min(window, length)) for one in raw])
+        columns = (time_s.mean(0), raw.mean(0), smooth.mean(0), half_width(smooth))
+        step = seeds[0]["step"].to_numpy()[:length] + 1
+        curves.append(Curve(system, len(seeds), *(thinned(column) for column in (step, *columns))))
+    return curves
+
+
+def thinned(column: np.ndarray) -> np.ndarray:
+    """At most about POINTS of the values, evenly spaced, the last among them."""
+    stride = -(-len(column) // POINTS)
+    return column[::-1][::stride][::-1]

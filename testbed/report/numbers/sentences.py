@@ -1,0 +1,135 @@
+"""What can be said of a run in sentences: its conditions, what came of it, what must be known before believing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from testbed.record.info import DONE, RunInfo
+from testbed.record.reader import Run
+from testbed.report.looks import look
+from testbed.report.numbers.asked import Target, data_name, experiment_of, is_modelled, model_name
+from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate
+from testbed.report.numbers.wording import duration, is_missing, percent, times
+
+
+def title(run: Run) -> str:
+    """The run in one line: model, target's name, profile."""
+    where = f" on {run.info.profile}" if run.info.profile else ""
+    return f"{run.info.target}{where}"
+
+
+def conditions(run: Run) -> str:
+    """What the numbers hold for: fabric, dilation, compute model, hosts, data, target."""
+    info, asked, target = run.info, experiment_of(run.info), Target.of(run.info)
+    regions, workers = asked.topology.regions, asked.topology.workers_per_region
+    batch, tcp = asked.training.batch_size, asked.network
+    parts = [
+        f"{info.fabric} fabric" if info.fabric else "",
+        f"delay by {info.delay_mechanism}" if info.delay_mechanism and not is_modelled(info) else "",
+        f"time dilation {info.dilation:g}",
+        f"compute: {info.compute}" if info.compute else "",
+        f"TCP window {tcp.tcp_window_kb:g} kB" if tcp.tcp_window_kb else "",
+        "TCP slow start" if tcp.slow_start else "",
+        f"{len(regions)} × {workers} workers" if regions and workers else "",
+        model_name(info),
+        data_name(info),
+        f"batch {batch}" if batch else "",
+        *(
+            f"target {words}" + (f" (mean of {target.window} steps)" if words.startswith("loss") else "")
+            for words in target.in_words
+        ),
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def caveats(run: Run, frame: pd.DataFrame) -> list[str]:
+    """What a reader must know before believing a number, most important first."""
+    said = []
+    if run.info.data.stand_in:
+        note = f" ({run.info.data.note})" if run.info.data.note else ""
+        name = data_name(run.info).removeprefix("stand-in for ")
+        said.append(f"STAND-IN DATA: generated images in the place of {name}{note}; accuracies say nothing about it.")
+    said += [
+        f"{row.system} seed {row.seed} ended with the trace, after {row.steps:,} steps."
+        for row in frame.loc[frame["status"] == "ended"].itertuples()
+    ]
+    ends = frame.loc[~frame["status"].isin(DONE)]
+    said += [
+        f"{row.system} seed {row.seed} is {row.status}: {row.steps:,} steps recorded." for row in ends.itertuples()
+    ]
+    short = frame.loc[frame["steps"].between(1, FINAL_STEPS - 1), "steps"]
+    if len(short):
+        said.append(f"Fewer than {FINAL_STEPS} steps: the final loss is the mean of all of them.")
+    if len(frame) and BASELINE not in set(frame["system"]):
+        said.append("No baseline in this run: speedup and compression have nothing to be measured against.")
+    return said + run.info.notes
+
+
+def verdict(run: Run, frame: pd.DataFrame) -> str:
+    """Which system reached the target first, in one sentence."""
+    target = Target.of(run.info)
+    if not target.stated or not len(frame):
+        return ""
+    together = aggregate(frame).sort_values("time_to_target_s", kind="stable")
+    first = together.iloc[0]
+    if is_missing(first["time_to_target_s"]):
+        return f"No system reached {target}"
+    how = "first, in" if len(together) > 1 else "in"
+    sentence = f"{look(first['system']).label} reaches {target} {how} {duration(first['time_to_target_s'])}"
+    speedup = first["speedup_vs_baseline"]
+    if first["system"] == BASELINE or is_missing(speedup):
+        return sentence
+    return f"{sentence}: {times(speedup)} sooner than {look(BASELINE).label.lower()}"
+
+
+def fidelity(info: RunInfo) -> str:
+    """What is known of an emulated network beside the gate: the newest `testbed fidelity` for profile and kernel."""
+    if not info.delay_mechanism or is_modelled(info):
+        return ""
+    known = info.fidelity
+    if not known:
+        return f"not measured on this kernel (make fidelity PROFILE={info.profile})"
+    within = f"all {known['figures']:,} figures within their bounds"
+    beyond = f"{known['missed']} of {known['figures']:,} figures beyond their bounds"
+    return f"{beyond if known['missed'] else within}, measured {known['date'][:10]} ({known['path']})"
+
+
+def headlines(run: Run, frame: pd.DataFrame) -> list[str]:
+    """One sentence per system against the baseline: time to target, accuracy, bytes; measured, whatever it is."""
+    together = {record["system"]: record for record in aggregate(frame).to_dict("records")}
+    base = together.pop(BASELINE, None)
+    if base is None:
+        return []
+    target = Target.of(run.info)
+    return [f"{look(name).label}: {_verdict(record, base, target)}." for name, record in together.items()]
+
+
+def _verdict(record: dict[str, Any], base: dict[str, Any], target: Target) -> str:
+    parts = [_speed(record, base, target)] if target.stated else []
+    gap = record["final_accuracy"] - base["final_accuracy"]
+    if not is_missing(gap):
+        accuracies = f"{percent(record['final_accuracy'])} against {percent(base['final_accuracy'])}"
+        parts.append(f"accuracy {accuracies} ({100 * gap:+.1f} points)".replace("-", "−"))
+    if not is_missing(record["compression"]):
+        parts.append(f"{_ratio(record['compression'], 'fewer', 'more')} WAN bytes per step")
+    return "; ".join(parts) or "nothing to compare was measured"
+
+
+def _speed(record: dict[str, Any], base: dict[str, Any], target: Target) -> str:
+    speedup, mine, theirs = record["speedup_vs_baseline"], record["time_to_target_s"], base["time_to_target_s"]
+    if is_missing(mine):
+        than = "nor did baseline" if is_missing(theirs) else f"baseline did in {duration(theirs)}"
+        by = "" if not record["reached"] else f" with {record['seeds'] - record['reached']} of {record['seeds']} seeds"
+        return f"did not reach {target}{by} in {record['steps']:,.0f} steps ({than})"
+    if is_missing(speedup):
+        return f"reaches {target} in {duration(mine)}; baseline did not reach it, so there is no speedup"
+    low, high = record["speedup_vs_baseline_low"], record["speedup_vs_baseline_high"]
+    interval = "" if is_missing(low) else f" (95 % interval {times(low)} to {times(high)})"
+    against = f"{duration(mine)} against {duration(theirs)}"
+    return f"reaches {target} {_ratio(speedup, 'sooner', 'later')} than baseline{interval}, {against}"
+
+
+def _ratio(value: float, above: str, below: str) -> str:
+    return f"{times(value)} {above}" if value >= 1 else f"{times(1 / value)} {below}"

@@ -1,0 +1,48 @@
+"""Result tables, heads and cells: of one run, of several side by side, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from testbed.report.numbers import columns
+from testbed.report.numbers.columns import Column, speedup_metric, table, with_rest
+from testbed.report.numbers.compare import Comparison
+from testbed.report.numbers.summary import BASELINE
+from testbed.report.numbers.wording import times
+
+
+def rows(frame: pd.DataFrame, by: Sequence[str] = ("system",)) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells of a result table: one row per system (or other key), over its seeds if there are several.
+
+    Where nothing crosses a WAN, all in one region, the bytes inside it are shown instead.
+    """
+    shown = {"lan_bytes"} if frame["wan_bytes"].eq(0).fillna(False).all() else {"wan_bytes", "compression"}
+    traffic = [column for column in columns.traffic(frame) if column.metric in shown]
+    speedup = Column("speedup", speedup_metric(BASELINE), times)
+    return table(frame, by, [*columns.result(frame), *columns.timing(frame, over=()), *traffic, speedup])
+
+
+def compared_tables(found: Comparison) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """The tables of a comparison, heads and cells, by title."""
+    frame = with_rest(found.frame)
+    parts = {
+        "Loss and accuracy": columns.result(frame),
+        "Time": columns.timing(frame, (BASELINE, *found.over)),
+        "Traffic": columns.traffic(frame),
+        "Where a step's time went": columns.spent(frame),
+    }
+    return {head: table(frame, found.by, part) for head, part in parts.items()}
+
+
+def markdown_table(heads: list[str], cells: list[list[str]]) -> str:
+    """A table as Markdown: the first column to the left, all others to the right."""
+    rule = ["---", *("---:" for _ in heads[1:])]
+    lines = [heads, rule, *([cell.replace("|", "\\|") for cell in line] for line in cells)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def csv(frame: pd.DataFrame) -> str:
+    """A summary as CSV: empty where nothing was measured, numbers with at most ten significant digits."""
+    return frame.to_csv(index=False, float_format="%.10g")

@@ -1,0 +1,96 @@
+"""What roles send each other a step, hop by hop, against float32 and against the baseline.
+
+The last segment of a run counts (`run.checkpoint_steps`): what a warm-up sent before is over.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from testbed.record.reader import Result, Run
+from testbed.report.looks import look
+from testbed.report.numbers.summary import BASELINE
+from testbed.report.numbers.wording import NONE, is_missing, size, times
+from testbed.roles.roles import kind_of
+from testbed.wan.plan import region_of
+
+HOPS = ("worker up", "worker down", "WAN up", "WAN down")
+
+
+def traffic(run: Run) -> pd.DataFrame:
+    """Bytes of messages a step on each hop, as TCP carries them (headers of TCP and IP not counted).
+
+    Returns
+    -------
+    One row per system, index "system", columns `HOPS`: the mean over the senders, over steps of the last segment and
+    over seeds. "worker up" is what a worker sends, "worker down" what it gets; "WAN up" what a sender (an LPS; a
+    worker in the flat topology) sends to other regions, "WAN down" what it gets from there. NaN where a system has
+    no such hop.
+    """
+    rows: dict[str, list[dict[str, float]]] = {}
+    for result in run.results:
+        if (row := _of(result)) is not None:
+            rows.setdefault(result.system, []).append(row)
+    frames = {system: pd.DataFrame(found).mean() for system, found in rows.items()}
+    return pd.DataFrame(frames, index=list(HOPS)).T.rename_axis("system")
+
+
+def _of(result: Result) -> dict[str, float] | None:
+    events = result.events
+    if "nbytes" not in events:
+        return None
+    ends = sorted(events.loc[events["event"] == "checkpointed", "step"].dropna().unique())
+    sent = events[events["event"] == "sent"]
+    if not ends or sent.empty:
+        return None
+    steps = ends[-1] - (ends[-2] if len(ends) > 1 else 0)
+    last = sent[sent["time_s"] > (events.loc[events["step"] == ends[-2], "time_s"].max() if len(ends) > 1 else -1.0)]
+    workers = last["node"].map(kind_of) == "worker"
+    of_workers = last["peer"].map(kind_of) == "worker"
+    across = last["node"].map(region_of) != last["peer"].map(region_of)
+    from_server = last["node"].map(kind_of) == "gs"
+    found = {
+        "worker up": last[workers],
+        "worker down": last[of_workers],
+        "WAN up": last[across & ~from_server],
+        "WAN down": last[across & from_server] if (across & from_server & (last["messages"] > 1)).any() else None,
+    }
+    return {
+        hop: float("nan") if part is None or part.empty else part["nbytes"].sum() / len(_ends_of(hop, part)) / steps
+        for hop, part in found.items()
+    }
+
+
+def sent_by_workers(run: Run) -> dict[str, float]:
+    """Bytes that all workers of each system have sent in a whole run, as in `traffic`; the mean over the seeds."""
+    totals: dict[str, list[float]] = {}
+    for result in run.results:
+        events = result.events
+        if "nbytes" in events:
+            sent = events[events["event"] == "sent"]
+            of_workers = sent.loc[sent["node"].map(kind_of) == "worker", "nbytes"]
+            totals.setdefault(result.system, []).append(float(of_workers.sum()))
+    return {system: sum(each) / len(each) for system, each in totals.items()}
+
+
+def _ends_of(hop: str, part: pd.DataFrame) -> pd.Series:
+    """The senders of what goes up, the receivers of what comes down, each once."""
+    return part["node" if hop.endswith("up") else "peer"].drop_duplicates()
+
+
+def rows(frame: pd.DataFrame, parameters: int) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells of the table: bytes a step, how many times fewer than float32, and than the baseline's."""
+    base = frame.loc[BASELINE] if BASELINE in frame.index else None
+    heads = ["system", *(text for hop in HOPS for text in (hop, "of float32", "of baseline"))]
+    cells = []
+    for system, row in frame.iterrows():
+        line = [look(str(system)).label]
+        for hop in HOPS:
+            value = row[hop]
+            line.append(NONE if is_missing(value) else size(value))
+            line.append(NONE if is_missing(value) else times(4 * parameters / value))
+            line.append(
+                NONE if base is None or is_missing(value) or is_missing(base[hop]) else times(base[hop] / value)
+            )
+        cells.append(line)
+    return heads, cells

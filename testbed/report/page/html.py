@@ -1,0 +1,160 @@
+"""The report page of a run: one HTML file that needs nothing else, made from the records alone."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+from matplotlib.figure import Figure
+
+from testbed.files import write_whole
+from testbed.record.info import RunInfo
+from testbed.record.reader import Run, load
+from testbed.report.numbers import prices
+from testbed.report.numbers.asked import Target, experiment_of, flat, is_modelled
+from testbed.report.numbers.compare import compare
+from testbed.report.numbers.sentences import caveats, conditions, fidelity, headlines, title, verdict
+from testbed.report.numbers.summary import summarize, wan_only
+from testbed.report.numbers.tables import compared_tables
+from testbed.report.numbers.wording import NONE, number
+from testbed.report.papers.beside import paper_rows
+from testbed.report.pictures.registry import PICTURES, drawn, gallery
+from testbed.report.pictures.style import png
+
+FILE_NAME = "report.html"
+TEMPLATE = "page.html.j2"
+LAN = "lan"
+Picture = tuple[str, str, str]  # name, caption, data URI
+
+
+def write_page(folder: Path, path: Path | None = None) -> Path:
+    """Write the report page of the run in `folder` to `path` (`<run>/report.html`); returns where it is.
+
+    Raises
+    ------
+    InputError
+        There is no run in `folder`.
+    """
+    run = load(folder)
+    frame = summarize(run)
+    path = path or run.folder / FILE_NAME
+    write_whole(path, page(run, frame, pictures(run, frame)))
+    return path
+
+
+def page(run: Run, frame: pd.DataFrame, pictures: Sequence[Picture]) -> str:
+    """The HTML of the page; `frame` is `summarize(run)`."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(TEMPLATE).render(_facts(run, frame), pictures=pictures)
+
+
+def _facts(run: Run, frame: pd.DataFrame) -> dict[str, Any]:
+    """What the template shows."""
+    info = run.info
+    return {
+        "title": title(run),
+        "name": run.name,
+        "question": question(run),
+        "verdict": verdict(run, frame) or "No verdict: the experiment names no target, or nothing was recorded",
+        "headlines": headlines(run, frame),
+        "caveats": caveats(run, frame),
+        "conditions": conditions(run).split(" · "),
+        "several": frame["seed"].nunique() > 1,
+        "details": compared_tables(compare([run])) if len(frame) else {},
+        "prices": prices.sources() if any(wan_only(one.link_bytes) for one in run.results) else (),
+        "papers": paper_rows(run, frame),
+        "links": _links(info),
+        "gate": _gate(info),
+        "fidelity": fidelity(info),
+        "delay": {key.replace("_", " "): value for key, value in info.delay_report.items()},
+        "trace": experiment_of(info).topology.trace,
+        "started": info.started_at,
+        "command": _command(info),
+        "commit": info.environment.commit,
+        "dirty": bool(info.environment.dirty),
+        "settings": [(key, NONE if value is None else str(value)) for key, value in flat(info.experiment)],
+        "environment": _environment(info),
+        "missing": run.missing,
+    }
+
+
+def question(run: Run) -> str:
+    """What the run was to find out, in a sentence."""
+    where = f"On the WAN of profile {run.info.profile}" if run.info.profile else "On this WAN"
+    target = Target.of(run.info)
+    goal = f"reach {' and '.join(target.in_words)}" if target.stated else "train"
+    return f"{where}, how soon does each system {goal}, and what does it put on the wire?"
+
+
+def pictures(run: Run, frame: pd.DataFrame) -> list[Picture]:
+    """The pictures of the page, the overview first."""
+    made = ((kind, drawn(kind, [run], frame)) for kind in (PICTURES.find("comparison"), *gallery()))
+    return [(kind.name, kind.caption, _data_uri(figure)) for kind, figure in made if figure is not None]
+
+
+def _data_uri(figure: Figure) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png(figure)).decode()}"
+
+
+def _links(info: RunInfo) -> list[list[str]]:
+    """Each link as the profile states it: name, goodput in Mbit/s, RTT in ms."""
+    return [
+        ["inside a region" if link == LAN else link.replace(">", " → "), number(one.goodput_mbit), number(one.rtt_ms)]
+        for link, one in sorted(info.network.items(), key=lambda item: (item[0] != LAN, item[0]))
+    ]
+
+
+def _gate(info: RunInfo) -> dict[str, Any]:
+    """What was measured of the emulated links before the run: a sentence and, where it was, the probes."""
+    if is_modelled(info):
+        return {"said": "The network was modelled on a virtual clock; there was nothing to measure.", "probes": []}
+    if info.gate.get("skipped"):
+        return {"said": "NOT CHECKED: the run was started with --no-gate.", "probes": []}
+    measured = info.gate.get("figures") or []
+    if not measured:
+        return {"said": "The record has no measurement of the emulated network.", "probes": []}
+    good = sum(bool(probe.get("ok")) for probe in measured)
+    cells = [
+        [
+            *(str(probe.get(key, "")) for key in ("section", "name")),
+            *(
+                f"{number(probe[key])} {probe.get('unit', '')}" if probe.get(key) else NONE
+                for key in ("asked", "measured")
+            ),
+            str(probe.get("bound", "")),
+            "✓" if probe.get("ok") else "✗",
+        ]
+        for probe in measured
+    ]
+    return {"said": f"{good} of {len(measured)} measurements before the run kept their bounds.", "probes": cells}
+
+
+def _command(info: RunInfo) -> str:
+    """How to run it again: the command line, else the experiment's name and fabric."""
+    words = info.command or ["run", info.target, *(["--fabric", info.fabric] if info.fabric else [])]
+    return " ".join(["testbed", *(f'"{word}"' if " " in word else word for word in words)])
+
+
+def _environment(info: RunInfo) -> list[tuple[str, str]]:
+    machine = info.environment
+    memory = f"{machine.memory_bytes / 2**30:.0f} GiB" if machine.memory_bytes else ""
+    facts = {
+        "processor": f"{machine.cpu}, {machine.cores} cores" if machine.cores else machine.cpu,
+        "memory": memory,
+        "device": info.device,
+        "kernel": machine.kernel,
+        "python": machine.python,
+        **machine.packages,
+        "experiment": f"SHA-256 {info.experiment_hash}" if info.experiment_hash else "",
+    }
+    return [(name, value) for name, value in facts.items() if value]

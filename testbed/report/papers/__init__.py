@@ -1,0 +1,1 @@
+"""What the papers report, a data file, and those numbers beside a run's own."""

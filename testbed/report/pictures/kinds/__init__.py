@@ -1,0 +1,1 @@
+"""The kinds of pictures, one file each; `testbed.report.pictures.registry` finds them."""

@@ -1,0 +1,62 @@
+"""Test accuracy by time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from testbed.record.reader import Run
+from testbed.report.looks import look
+from testbed.report.numbers.asked import Target
+from testbed.report.numbers.interval import half_width
+from testbed.report.numbers.wording import clock
+from testbed.report.pictures import parts
+from testbed.report.pictures.registry import picture
+from testbed.report.pictures.style import INK
+
+
+@picture("accuracy", order=3)
+def accuracy(run: Run, frame: pd.DataFrame) -> Figure | None:
+    """Test accuracy of the resulting model while it trained.
+
+    Mean and interval over seeds.
+    """
+    drawn = {system: _accuracies(run, frame, system) for system in dict.fromkeys(frame["system"])}
+    lines = {system: line for system, line in drawn.items() if line is not None}
+    if not any(len(line) > 1 for line in lines.values()):
+        return None
+    figure = parts.sheet(2.1 + parts.legend_height(len(lines)), [run])
+    axes = figure.subplots()
+    unit, scale = parts.time_unit(max(line["time_s"].max() for line in lines.values()))
+    for system, line in lines.items():
+        x, y, half = line["time_s"] / scale, 100 * line["accuracy"], 100 * line["half"]
+        parts.band(axes, x, y, half, look(system).color, int((frame["system"] == system).sum()))
+        axes.plot(x, y, **parts.stroke(system))
+    target = Target.of(run.info)
+    if target.accuracy is not None:
+        axes.axhline(100 * target.accuracy, color=INK.text, lw=0.8, ls=parts.DASHES, zorder=1)
+    kind = clock(frame["fabric"])
+    ends = [line["time_s"].iloc[-1] for line in lines.values()]
+    if max(ends) / max(min(ends), 1e-9) > parts.LOG_TIME_RATIO:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(parts.PLAIN)
+    else:
+        axes.set_xlim(left=0)
+    axes.set(xlabel=f"{kind} ({unit})", ylabel="test accuracy (%)")
+    axes.set_title(f"Accuracy by {kind}")
+    parts.legend(figure, parts.keys(lines))
+    return figure
+
+
+def _accuracies(run: Run, frame: pd.DataFrame, system: str) -> pd.DataFrame | None:
+    """`time_s`, `accuracy` and `half` its interval, at the steps that all seeds of a system were tested at."""
+    model = "quantized" if frame.loc[frame["system"] == system, "accuracy_quantized"].notna().all() else "full"
+    seeds = [r.evaluations[r.evaluations["model"] == model] for r in run.results if r.system == system]
+    length = min((len(tests) for tests in seeds), default=0)
+    if not length:
+        return None
+    values = np.stack([tests["accuracy"].to_numpy()[:length] for tests in seeds])
+    times_s = np.stack([tests["time_s"].to_numpy()[:length] for tests in seeds])
+    half = np.nan_to_num(half_width(values))
+    return pd.DataFrame({"time_s": times_s.mean(0), "accuracy": values.mean(0), "half": half})

@@ -1,0 +1,123 @@
+"""The one style of all pictures, from `style.toml`, and how a picture is shown and saved.
+
+The same records make the same file: fonts and style are fixed, and no date goes into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import msgspec
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import LayoutEngine
+
+from testbed.files import replacing
+
+# No date and no version, so that the same records make the same file.
+METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Creator": None, "Producer": None}}
+FORMATS = tuple(METADATA)
+
+
+class Ink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Colours of text and lines that belong to no system."""
+
+    text: str
+    small: str
+    muted: str
+    missing: str
+    rule: str
+    warning: str
+
+
+class Style(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Dots an inch, and matplotlib's parameters where they are not its defaults."""
+
+    dpi: int
+    params: dict[Any, Any]
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    ink: Ink
+    wide: Style
+    column: Style
+    map: Style
+
+
+_FILE = msgspec.toml.decode(Path(__file__).with_name("style.toml").read_bytes(), type=_File)
+INK, WIDE = _FILE.ink, _FILE.wide
+COLUMN, MAP = (Style(own.dpi, {**WIDE.params, **own.params}) for own in (_FILE.column, _FILE.map))
+
+# The backend is pyplot's, which a figure does not need: setting it would import pyplot, and nothing would set it back.
+_DEFAULTS: dict[Any, Any] = {key: value for key, value in matplotlib.rcParamsDefault.items() if key != "backend"}
+
+
+@contextmanager
+def drawing(style: Style = WIDE) -> Iterator[None]:
+    """Draw in a style; the user's own settings are back after it."""
+    with matplotlib.rc_context():
+        matplotlib.rcParams.update({**_DEFAULTS, **style.params})
+        yield
+
+
+class Sheet(Figure):
+    """An empty figure that is saved, and shown in a notebook, in the style that it was drawn in.
+
+    Parameters
+    ----------
+    width_inches, height_inches : of the whole
+    layout : as matplotlib's
+    """
+
+    def __init__(
+        self,
+        width_inches: float,
+        height_inches: float,
+        style: Style = WIDE,
+        layout: LayoutEngine | str = "constrained",
+    ) -> None:
+        super().__init__(figsize=(width_inches, height_inches), dpi=style.dpi, layout=layout)  # type: ignore[arg-type]
+        FigureCanvasAgg(self)
+        self.style = style
+
+    def savefig(self, *args: Any, **options: Any) -> None:
+        with drawing(self.style):
+            super().savefig(*args, **options)
+
+    def _repr_png_(self) -> bytes:
+        return png(self)
+
+
+def settle(figure: Figure) -> Figure:
+    """Find the layout, which takes longer than the drawing, and make it final; `savefig` alone finds it every time."""
+    if figure.get_layout_engine() is not None:
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    """A figure as the content of a PNG file."""
+    content = BytesIO()
+    settle(figure).savefig(content, format="png", metadata=METADATA["png"])
+    return content.getvalue()
+
+
+def save(figure: Figure, path: Path, kind: str = "png") -> None:
+    """Write a figure as "png" or "pdf", whole or not at all. Its layout is final after that."""
+    settle(figure)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=kind, metadata=METADATA[kind])
+
+
+def save_all(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write `<stem>.png`, `<stem>.pdf`."""
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in formats]
+    for path, kind in zip(paths, formats, strict=True):
+        save(figure, path, kind)
+    return paths
