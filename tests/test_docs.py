@@ -1,8 +1,10 @@
 """The documentation: every command in it runs as printed, the site builds offline, and what it lists is what there is.
 
-Commands stand in blocks marked `sh`; a page's are run in order, in a folder like the repository's. Training is cut to a
-few steps of a small model on the virtual fabric. A block that cannot run here has a comment above it that says why
-(`<!-- test: skip, WHY -->`); its commands are checked for their options alone, and so are those inside a line.
+A page's blocks are run in order, in a folder like the repository's. Commands stand in blocks marked `sh`. A block that
+begins with a comment that names a file (`# sign.py`, `# mine.toml`) is written to that file, as a reader would; other
+Python is executed. Training is cut to a few steps of a small model on the virtual fabric. A block that cannot run here
+has a comment above it that says why (`<!-- test: skip, WHY -->`); its commands are checked for their options alone, and
+so are those inside a line.
 """
 
 from __future__ import annotations
@@ -14,14 +16,19 @@ import shlex
 import subprocess
 import sys
 from argparse import ArgumentParser
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from own_parts import forget_after
 
+import testbed
+from testbed import api
 from testbed.cli import command_line, plot
 from testbed.cli.needs import Finding
 from testbed.experiment import load as experiment
@@ -35,7 +42,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- test: skip, (?P<why>[^>]+) -->\n)?```(?P<language>\w+)\n(?P<body>.*?)```", re.DOTALL)
 INLINE = re.compile(r"`((?:testbed|make) [a-z][^`]*)`")
 LEAST = {"training.steps": 3, "run.checkpoint_steps": 3, "run.eval_images": 20, "model.name": "tiny"}
+FILE = re.compile(r"# ([\w./-]+\.(?:py|toml))\n")
 EXTERNAL = re.compile(r"""<(?:link|script|img|iframe)\b[^>]*\b(?:href|src)="(?:https?:)?//[^"]*\"""")
+RUN_FROM_PYTHON = api.run
 WHOLE = ("testbed doctor", "testbed clean", "make setup", "make help")  # commands; others of two words are talked about
 OUTLASTS_A_TEST = ("pip ", "git clone", "tensorboard ")
 
@@ -50,16 +59,22 @@ class Block:
     why_not: str
 
     @property
+    def file(self) -> str:
+        """The file that the block is; "" where it is to be run."""
+        found = FILE.match(self.body)
+        return found[1] if found else ""
+
+    @property
     def commands(self) -> list[str]:
         joined = self.body.replace("\\\n", " ")
         return [line for line in map(str.strip, joined.splitlines()) if line and not line.startswith("#")]
 
 
-def blocks(page: Path, language: str) -> list[Block]:
+def blocks(page: Path, *languages: str) -> list[Block]:
     found = (
         Block(page.name, each["language"], each["body"], each["why"] or "") for each in BLOCK.finditer(page.read_text())
     )
-    return [block for block in found if block.language == language]
+    return [block for block in found if block.language in languages]
 
 
 @cache
@@ -117,9 +132,15 @@ def unreachable(*what: object) -> None:
     raise OSError("no network in a test")
 
 
+def run_cut_short(*experiment: Any, set: Mapping[str, Any] | None = None, **wishes: Any) -> Any:
+    """`testbed.run` as `run` runs commands."""
+    return RUN_FROM_PYTHON(*experiment, set={**(set or {}), **LEAST}, **{"fabric": "virtual", "jobs": 1, **wishes})
+
+
 @pytest.fixture
 def folder(small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which commands find what they find in the repository; no network, and a machine that is well."""
+    forget_after(monkeypatch)
     where = tmp_path / "repository"
     where.mkdir()
     for name in ("Makefile", "setup.cfg", "pyproject.toml", "experiments", "topologies", "benchmarks"):
@@ -129,18 +150,23 @@ def folder(small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("MAKEFLAGS", "")
     monkeypatch.setattr(cifar, "fetch", unreachable)
     monkeypatch.setattr("testbed.cli.needs.examine", lambda: [Finding("Python", True, "as here")])  # as test_doctor.py
+    monkeypatch.setattr(api, "run", run_cut_short)
     return where
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_commands_of_a_page_run_in_order(page: Path, folder: Path) -> None:
-    for block in blocks(page, "sh"):
-        for command in block.commands:
-            (check if block.why_not else run)(command, folder)
-    if page.name != "add-a-system.md":  # whose files tests/systems/test_adding_a_system.py runs
-        for block in blocks(page, "python"):
-            exec(compile(block.body, page.name, "exec"), {})
+def test_a_page_can_be_followed(page: Path, folder: Path) -> None:
+    names: dict[str, Any] = {"__name__": "a_page"}  # what one block defines, the next ones use
+    for block in blocks(page, "sh", "python", "toml"):
+        if block.file:
+            (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / block.file).write_text(block.body)
+        elif block.language == "python":
+            exec(compile(block.body, page.name, "exec"), names)
+        elif block.language == "sh":
+            for command in block.commands:
+                (check if block.why_not else run)(command, folder)
 
 
 def test_what_is_skipped_has_a_reason_and_is_little() -> None:
@@ -196,6 +222,41 @@ def test_the_results_page_lists_every_column_and_kind_of_figure() -> None:
     page = (ROOT / "docs" / "results.md").read_text()
     assert not [column for column in COLUMNS if f"`{column}`" not in page]
     assert "testbed plot --help" in page and all(kind in plot.PLOT_EXAMPLES for kind in PICTURES)
+
+
+TERMS = (
+    *("fabric", "delay line", "dilation", "significant update", "LPS", "goodput", "gate", "profile", "trace", "codec"),
+    *("local parameter server", "global server", "modelled device", "stand-in", "error feedback"),
+)
+NOT_PROSE = re.compile(
+    r"```.*?```|<!-- from .*?<!-- end -->|<!--.*?-->|^#.*?$|!\[.*?\]\(.*?\)|`[^`]*`", re.DOTALL | re.MULTILINE
+)
+LINK = re.compile(r"\[([^\[\]]*)\]\(([^()]*)\)")
+STRESSED = re.compile(r"(\*\*?)(?!\s)([^*]+)\1")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "words.md"], ids=lambda page: page.name)
+def test_a_term_is_explained_where_a_page_has_it_first(page: Path) -> None:
+    """There it is in italics, with an explanation beside it, or a link to the list of words."""
+    prose = NOT_PROSE.sub(" ", page.read_text())
+    prose = LINK.sub(lambda link: f"*{link[1].strip('*')}*" if link[2].find("words.md#") >= 0 else link[1], prose)
+    stressed = [found.span() for found in STRESSED.finditer(prose)]
+    for term in TERMS:
+        words = re.compile(rf"(?<![\w-]){term.replace(' ', chr(92) + 's+')}s?(?![\w-])", re.IGNORECASE)
+        if first := words.search(prose):
+            near = " ".join(prose[max(0, first.start() - 60) : first.end() + 60].split())
+            assert any(start < first.start() < end for start, end in stressed), f"{term}: ...{near}..."
+
+
+def test_links_to_the_list_of_words_name_a_word() -> None:
+    known = set(re.findall(r'<a id="([\w-]+)">', (ROOT / "docs" / "words.md").read_text()))
+    named = {name for page in PAGES for name in re.findall(r"words\.md#([\w-]+)", page.read_text())}
+    assert named and not named - known
+
+
+def test_the_python_page_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    assert not [name for name in testbed._HOME if not re.search(rf"`(?:testbed\.)?{name}`|testbed\.{name}\b", page)]
 
 
 @pytest.mark.slow
