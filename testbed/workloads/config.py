@@ -12,7 +12,7 @@ import msgspec
 
 from testbed.errors import InputError
 from testbed.types import Count, Fraction, Rate
-from testbed.workloads.optimizer import SGD, AdamW, Fraction, Optimizer
+from testbed.workloads.optimizer import SGD, AdamW, Optimizer
 from testbed.workloads.schedule import Polynomial, Schedule
 
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from testbed.types import Count
 from testbed.workloads.models.base import Model, model
 
-Count = Annotated[int, msgspec.Meta(ge=1)]
 DEVIATION = 0.02
 
 
