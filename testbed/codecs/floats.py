@@ -18,7 +18,6 @@ from testbed.codecs.base import (
     wire_array,
 )
 from testbed.codecs.registry import codec
-from testbed.layout import Layout
 
 
 @codec("float32")
@@ -30,9 +29,10 @@ class Float32(VectorCodec):
     layout : the model
     """
 
-    def __init__(self, layout: Layout) -> None:
-        super().__init__(layout)
-        self.nbytes = 4 * layout.size
+    @property
+    def nbytes(self) -> int:
+        """Exact bytes of a message."""
+        return 4 * self.layout.size
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Copy the vector; CodecError names the layer that holds NaN or infinity. No random numbers are drawn."""

@@ -25,7 +25,7 @@ from testbed.codecs.base import Buffers, Key, VectorCodec, WireBuffers, elements
 from testbed.codecs.kernels.vectors import INFINITY_BITS
 from testbed.codecs.registry import codec
 from testbed.errors import CodecError
-from testbed.layout import Layer, Layout
+from testbed.layout import Layer
 
 _TOP = 15  # magnitudes end below 2^15: rounding up cannot reach a half's infinity
 _TOP_HALF = np.float32(2.0**_TOP * (1 - 2.0**-11))  # the largest half below
@@ -41,15 +41,12 @@ class Half(VectorCodec):
     Parameters
     ----------
     layout : the model
-
-    Attributes
-    ----------
-    nbytes : exact bytes of a message
     """
 
-    def __init__(self, layout: Layout) -> None:
-        super().__init__(layout)
-        self.nbytes = len(layout) + 2 * layout.size
+    @property
+    def nbytes(self) -> int:
+        """Exact bytes of a message."""
+        return len(self.layout) + 2 * self.layout.size
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Scale and round to nearest, ties to even; CodecError names the layer that holds NaN or infinity."""

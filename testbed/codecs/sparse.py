@@ -171,10 +171,17 @@ class SparseCodec(VectorCodec):
         """The message; CodecError names the layer whose kept values are not finite."""
         counts = self._counts(kept.places)
         self._check(kept.values, counts)
-        gaps = self._pool.take(kept.places.size, np.uint32)
-        kernels.sparse.gaps_of(kept.places, counts, self._offsets, gaps)
-        gap_codes = rice.pack(gaps, counts, self._pool.take)
+        gap_codes = rice.pack(self._gaps(kept.places, counts), counts, self._pool.take)
         return [counts.astype(np.uint32), gap_codes, *self.values.encode(kept.values, counts, self._pool.take)]
+
+    def _gaps(self, places: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The number of elements skipped before each place, from its layer's offset or the place before it."""
+        gaps = self._pool.take(places.size, np.uint32)
+        np.subtract(places[1:], places[:-1], out=gaps[1:])
+        gaps[1:] -= np.uint32(1)
+        firsts = (np.cumsum(counts) - counts)[counts > 0]
+        gaps[firsts] = places[firsts] - self._offsets[counts > 0]
+        return gaps
 
     def unpack(self, buffers: WireBuffers) -> Kept:
         """What a message keeps.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from types import ModuleType
 from typing import Literal, get_args
 
 import numpy as np
@@ -14,7 +16,7 @@ from elsewhere import PLACES, elsewhere
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.codecs import Key, LevelSum, Ternary, ThresholdTernary
+from testbed.codecs import Key, LevelSum, Ternary, ThresholdTernary, backend, device, kernels
 from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.base import Buffers, Codec
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
@@ -356,6 +358,31 @@ def test_vectors_of_another_shape_or_place_are_refused(place: Place) -> None:
             codec.encode_with_feedback(there, torch.zeros(size))
         with pytest.raises(CodecError, match="contiguous"):
             codec.decode(codec.encode(there), torch.zeros(size, 2, device=device)[:, 0])
+
+
+@pytest.mark.parametrize("name", device.__all__)
+def test_both_backends_have_the_same_functions(name: str) -> None:
+    """A codec names a function without knowing the backend, so its parameters are the same, in the same order."""
+    there, here = (_functions(getattr(package, name)) for package in (device, kernels))
+    shared = there.keys() & here.keys()
+    assert shared
+    assert {function: there[function] for function in shared} == {function: here[function] for function in shared}
+
+
+def _functions(module: ModuleType) -> dict[str, list[str]]:
+    """The parameters of what a module itself offers to codecs."""
+    own = {name: thing for name, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__}
+    return {
+        name: list(inspect.signature(thing).parameters)
+        for name, thing in own.items()
+        if callable(thing) and not name.startswith("_")
+    }
+
+
+def test_what_is_on_the_cpu_is_for_the_kernels() -> None:
+    assert backend.of(np.zeros(1)) is backend.of(torch.zeros(1)) is kernels
+    with elsewhere() as place:
+        assert backend.of(torch.zeros(1).to(place)) is device
 
 
 def test_counters_wrap_at_32_bits() -> None:

@@ -19,7 +19,7 @@ def select(x: torch.Tensor, threshold: SupportsInt, allocate: Allocate) -> np.nd
 
     NaN and infinity are always among them.
     """
-    return places_of(torch.nonzero(magnitudes(x) >= int(threshold)).view(-1))
+    return to_places(torch.nonzero(magnitudes(x) >= int(threshold)).view(-1))
 
 
 def add_select(x: torch.Tensor, total: torch.Tensor, threshold: SupportsInt, allocate: Allocate) -> np.ndarray:
@@ -48,7 +48,7 @@ def magnitudes(x: torch.Tensor) -> torch.Tensor:
     return x.view(torch.int32) & 0x7FFFFFFF
 
 
-def places_of(indexes: torch.Tensor) -> np.ndarray:
+def to_places(indexes: torch.Tensor) -> np.ndarray:
     """Indexes (int64) as places on the CPU (uint32)."""
     return host(indexes).astype(np.uint32)
 

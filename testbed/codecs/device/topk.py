@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from testbed.codecs.buffers import Allocate
-from testbed.codecs.device.sparse import magnitudes, places_of
+from testbed.codecs.device.sparse import magnitudes, to_places
 
 
 def largest(x: torch.Tensor, wanted: int, allocate: Allocate) -> tuple[np.ndarray, int]:
@@ -25,4 +25,4 @@ def largest(x: torch.Tensor, wanted: int, allocate: Allocate) -> tuple[np.ndarra
         chosen = torch.ones_like(places, dtype=torch.bool)
         chosen[ties[-surplus:]] = False
         places = places[chosen]
-    return places_of(places), int(bits.max().item()) if len(bits) else 0
+    return to_places(places), int(bits.max().item()) if len(bits) else 0

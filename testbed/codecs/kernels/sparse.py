@@ -135,18 +135,6 @@ def gather_into(x: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
 # --- places as gaps ------------------------------------------------------------------------------------------------
 
 
-@kernel((read_only(U32), read_only(I64), read_only(I64), writable(U32)))
-def gaps_of(places: np.ndarray, counts: np.ndarray, offsets: np.ndarray, gaps: np.ndarray) -> None:
-    """The number of elements skipped before each place, from its layer's offset or the place before it."""
-    i = 0
-    for layer in range(counts.size):
-        following = offsets[layer]
-        for _ in range(counts[layer]):
-            gaps[i] = np.uint32(places[i] - following)
-            following = places[i] + 1
-            i += 1
-
-
 @kernel((writable(U32), read_only(I64), read_only(I64), read_only(I64)))
 def places_of(gaps: np.ndarray, counts: np.ndarray, offsets: np.ndarray, ends: np.ndarray) -> int:
     """Turn gaps into places where they are; return the first layer that a place lies beyond, or -1."""
