@@ -47,6 +47,7 @@ def _bench(options: argparse.Namespace) -> int:
     from testbed.record.info import environment
     from testbed.report.numbers.tables import markdown_table
 
+    plugins.load(options.plugin)
     figures = bench.measure(bench.codecs_named(options.only), options.sizes, options.threads, options.rounds)
     print(markdown_table(*bench.table(figures)))
     if options.json:
