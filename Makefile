@@ -25,7 +25,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(COMPUTE),--set compute.device=$(COMPUTE)) $(if $(SCALE),--scale $(SCALE)) \
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)")
 
-.PHONY: help setup setup-dev check test test-fast experiment replay plots report fidelity bench reference reference-systems reference-papers reference-codecs docs clean
+.PHONY: help setup setup-dev check test test-fast experiment replay plots report fidelity bench reference reference-systems reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -135,6 +135,11 @@ reference-codecs: setup-dev  ## every codec's speed against a copy, into results
 	mkdir -p results/reference/codecs
 	cd results/reference/codecs && $(CURDIR)/$(TESTBED) bench codecs --sizes 1M,10M,60M --json codecs.json --plot codecs.png > codecs.md
 	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
+
+# Without what an earlier build left: setuptools would put that in, too.
+wheel: setup-dev  ## build the wheel in build/dist, to install anywhere: experiments, profiles and traces are in it
+	rm -rf build/lib build/bdist.*
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/dist .
 
 docs: setup-dev  ## build the documentation's site in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -22,5 +22,6 @@ def _bytes(options: argparse.Namespace) -> int:
     from testbed.workloads.workload import parameter_count_of
 
     run = load(options.run)
-    print(markdown_table(*rows(traffic(run), parameter_count_of(run.info.experiment))))
+    parameters = run.info.parameters or parameter_count_of(run.info.experiment)
+    print(markdown_table(*rows(traffic(run), parameters)))
     return 0

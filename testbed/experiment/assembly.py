@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 
+import msgspec
 import torch
 
+from testbed.errors import InputError, nearest
 from testbed.experiment.schema import Experiment
 from testbed.roles.compute import compute_model
 from testbed.roles.roles import Roles
@@ -55,12 +57,16 @@ class Assembly:
         Raises
         ------
         InputError
-            The two do not go together, or the data cannot be opened, or be divided as the experiment says.
+            The two do not go together, or the data cannot be opened, or be divided or measured as the experiment says.
         """
         it = self.experiment
         dataset = data.load(it.data, allow_download=self._allow_download, on_notice=self._on_notice)
         it.data.check(dataset)
-        return Workload(it.model, dataset, self.device)
+        workload = Workload(it.model, dataset, self.device)
+        if (metric := it.target.metric) is not msgspec.UNSET and metric not in workload.metrics:
+            known = nearest(metric, workload.metrics)
+            raise InputError(f"target.metric: data set '{dataset.name}' has no metric '{metric}'{known}")
+        return workload
 
     def system(self, name: str, seed: int) -> System:
         """The system `name` of the experiment on the task of `seed`."""

@@ -64,11 +64,21 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[target]`: what time-to-target means: the training loss, averaged over `window` steps, or a test accuracy."""
+    """`[target]`: what time-to-target means: the training loss, averaged over `window` steps, or a test's accuracy.
+
+    Or it is `value` of the test's `metric`, whichever the data set has, e.g. "bits_per_character".
+    """
 
     loss: Positive | None = None
     accuracy: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     window: Count = 10
+    metric: str | msgspec.UnsetType = msgspec.UNSET  # unset: no key of `as_dict`, which records hold
+    value: Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)] | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        if (self.metric is msgspec.UNSET) != (self.value is msgspec.UNSET):
+            stated, lacking = ("value", "metric") if self.metric is msgspec.UNSET else ("metric", "value")
+            raise ValueError(f"{lacking}: needed with {stated}")
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

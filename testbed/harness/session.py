@@ -38,12 +38,13 @@ from testbed.harness.checkpoint import Checkpoint, Clock
 from testbed.harness.pool import run_all
 from testbed.record import info as info_file
 from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
-from testbed.record.info import MODELLED_NETWORK, DataInfo, LinkInfo, PluginInfo, ResultInfo, RunInfo
+from testbed.record.info import MODELLED_NETWORK, DataInfo, LinkInfo, MetricInfo, PluginInfo, ResultInfo, RunInfo
 from testbed.record.recorder import Recorder
 from testbed.record.stolen import Stolen
 from testbed.record.tensorboard import Scalars
 from testbed.report.live import Progress
 from testbed.roles.compute import MEASURED
+from testbed.workloads import Workload
 
 RESULTS = Path("results")
 STOLEN = 0.01  # of the cores' time; beyond it a run that measures says so
@@ -74,7 +75,7 @@ def prepare(experiment: Experiment, request: Request) -> Path:
     kind = FABRICS.find(request.fabric)
     experiment = experiment.on(kind.device)
     assembly = Assembly(experiment, request.device)
-    dataset = assembly.workload.dataset
+    workload, dataset = assembly.workload, assembly.workload.dataset
     began = datetime.now().astimezone()
     folder = request.folder or new_folder(request.results / request.target, new_id(request.fabric))
     folder.mkdir(exist_ok=True)
@@ -102,6 +103,8 @@ def prepare(experiment: Experiment, request: Request) -> Path:
         systems=list(experiment.systems),
         seeds=list(experiment.run.seeds),
         data=DataInfo(dataset=dataset.name, stand_in=not dataset.real, note=dataset.note),
+        metric=_metric_info(workload),
+        parameters=workload.layout.size,
         started_at=began.isoformat(timespec="seconds"),
         tensorboard=request.tensorboard,
         command=list(request.command),
@@ -110,6 +113,13 @@ def prepare(experiment: Experiment, request: Request) -> Path:
     )
     info_file.write_info(folder, facts)
     return folder.resolve()
+
+
+def _metric_info(workload: Workload) -> MetricInfo:
+    """The workload's main metric."""
+    name = workload.main_metric
+    metric = workload.metrics[name]
+    return MetricInfo(name=name, label=metric.label, unit=metric.unit, better=metric.better)
 
 
 def _fidelity(results: Path, profile: str) -> dict[str, Any]:
@@ -313,14 +323,16 @@ class _Play:
         models = system.models(self.fabric.states(states_folder))
         for name, weights in models.items():
             result = self.assembly.evaluate(weights)
+            metrics: dict[str, float | None] = dict(result.metrics)
             self._record(
                 Evaluated(
                     time_s=self.clock.clock_s,
                     step=self.clock.step,
                     model=name,
                     loss=result.loss,
-                    accuracy=result.metrics["accuracy"],
+                    accuracy=metrics.pop("accuracy", None),
                     images=result.examples,
+                    metrics=metrics,
                 )
             )
         if self.clock.step == self.steps:

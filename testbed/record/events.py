@@ -42,7 +42,7 @@ class StepDone(Event, tag="step", frozen=True, kw_only=True):
 
 
 class Evaluated(Event, tag="evaluated", frozen=True, kw_only=True):
-    """Test loss and accuracy (fraction) of one model.
+    """Test loss of one model, its accuracy (a fraction) where it has one, and other metrics of its data set by name.
 
     `model` is "full", "quantized" or "ema", with "@region" behind it where each data center has its own; the
     plain name is then the mean over data centers of the weights.
@@ -51,8 +51,9 @@ class Evaluated(Event, tag="evaluated", frozen=True, kw_only=True):
     step: int
     model: str
     loss: float
-    accuracy: float
-    images: int
+    accuracy: float | None = None
+    images: int  # test examples, of whatever kind
+    metrics: dict[str, float | None] = {}  # None: not a number
 
 
 class LinkBytes(Event, tag="link", frozen=True, kw_only=True):

@@ -8,7 +8,8 @@ links (one row per directed link and second of the run's clock)
     `link` "src>dst"; `second`: the row covers [second, second + 1); `wire_bytes`. An interval that crosses a
     second is shared out in proportion. A link measured idle has 0, one not measured has no row.
 evaluations (one row per test of a model)
-    `step`, `time_s`, `model` ("full", "quantized", "ema", with "@region"), `loss`, `accuracy` (fraction), `images`.
+    `step`, `time_s`, `model` ("full", "quantized", "ema", with "@region"), `loss`, `accuracy` (fraction), `images`
+    (test examples of whatever kind), and a column for each other metric of the data set, e.g. `bits_per_character`.
 events (everything else)
     `event`, `time_s`, `node`, and the fields of the events that occur.
 
@@ -168,8 +169,10 @@ def _per_second(end_s: np.ndarray, interval_s: np.ndarray, wire_bytes: np.ndarra
 
 def _evaluations(evaluations: list[Evaluated]) -> pd.DataFrame:
     rows = [[getattr(e, column) for column in DTYPES["evaluations"]] for e in evaluations]
-    frame = pd.DataFrame(rows, columns=list(DTYPES["evaluations"]))
-    return frame.astype(DTYPES["evaluations"])
+    frame = pd.DataFrame(rows, columns=list(DTYPES["evaluations"])).astype(DTYPES["evaluations"])
+    for name in dict.fromkeys(name for e in evaluations for name in e.metrics):
+        frame[name] = pd.Series([e.metrics.get(name) for e in evaluations], dtype="float64")
+    return frame
 
 
 def other_events(path: Path) -> pd.DataFrame:
@@ -207,7 +210,8 @@ def write(folder: Path) -> None:
 def read(folder: Path, name: str, columns: list[str] | None = None) -> pd.DataFrame | None:
     """Read the frame `name` from its Parquet file; None where it is missing, damaged or older than the events.
 
-    A column that an older testbed did not write is there, without values.
+    A column that an older testbed did not write is there, without values. Metrics beyond DTYPES are there where the
+    events have them.
     """
     try:
         file = pq.ParquetFile(folder / f"{name}.parquet")
@@ -215,7 +219,7 @@ def read(folder: Path, name: str, columns: list[str] | None = None) -> pd.DataFr
         made_from = (file.schema_arrow.metadata or {}).get(EVENTS_BYTES)
         if events.exists() and made_from != str(events.stat().st_size).encode():
             return None
-        wanted = list(DTYPES[name]) if columns is None else columns
+        wanted = list(dict.fromkeys([*DTYPES[name], *file.schema_arrow.names])) if columns is None else columns
         return file.read(columns=wanted).to_pandas().reindex(columns=wanted)
     except (OSError, pa.ArrowException):
         return None

@@ -13,7 +13,7 @@ import subprocess
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -50,6 +50,15 @@ class DataInfo(msgspec.Struct, kw_only=True):
     dataset: str = ""
     stand_in: bool = False
     note: str = ""  # e.g. why the stand-in was taken
+
+
+class MetricInfo(msgspec.Struct, kw_only=True):
+    """The main metric of what was trained: a column of the frame `evaluations`, and how it is shown."""
+
+    name: str = "accuracy"
+    label: str = "accuracy"
+    unit: str = "fraction"  # shown in percent; any other unit stands behind the value
+    better: Literal["higher", "lower"] = "higher"
 
 
 class LinkInfo(msgspec.Struct, kw_only=True):
@@ -95,6 +104,8 @@ class RunInfo(msgspec.Struct, kw_only=True):
     systems: list[str] = []
     seeds: list[int] = []
     data: DataInfo = msgspec.field(default_factory=DataInfo)
+    metric: MetricInfo = msgspec.field(default_factory=MetricInfo)
+    parameters: int = 0  # of the model; 0 in records that do not say
     started_at: str = ""  # ISO 8601 with offset
     tensorboard: bool = False  # whether scalars for TensorBoard are written beside the records
     command: list[str] = []

@@ -7,6 +7,7 @@ For each system and seed (a "run" in TensorBoard's words, e.g. "weightgrad/seed-
     train/bits                MQGrad: bits a gradient element
     wan/bytes                 on the wire of all WAN links since the start, as of the last interval recorded
     test/loss/<model>, test/accuracy/<model>     of each model evaluated; accuracy is a fraction
+    test/<metric>/<model>                        other metrics of the data set
 
 Wall times are the run's clock, counted from when the run began: TensorBoard's axis "Relative" then shows emulated or
 virtual time.
@@ -70,8 +71,9 @@ class Scalars:
             case LinkBytes():
                 self._wan.add(event)
             case Evaluated():
-                for name in ("loss", "accuracy"):
-                    self._add(f"test/{name}/{event.model}", getattr(event, name), event.step, event.time_s)
+                for name, value in {"loss": event.loss, "accuracy": event.accuracy, **event.metrics}.items():
+                    if value is not None:
+                        self._add(f"test/{name}/{event.model}", value, event.step, event.time_s)
             case Bits():
                 self._add("train/bits", event.bits, event.step + 1, event.time_s)
             case Checkpointed():

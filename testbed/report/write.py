@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from testbed.files import write_whole
-from testbed.record.reader import Run, load
-from testbed.report.numbers.summary import summarize
+from testbed.record.reader import Run
+from testbed.report.numbers.summary import read
 from testbed.report.numbers.tables import csv
 from testbed.report.page.markdown import REPLAY, markdown
 from testbed.report.pictures.registry import PICTURES, drawn
@@ -22,15 +22,9 @@ def write_report(folder: Path) -> tuple[Run, pd.DataFrame]:
 
     Returns
     -------
-    The run as read and its summary frame (`numbers.summary`), for `terminal.show`.
-
-    Raises
-    ------
-    InputError
-        There is no run in `folder`.
+    The run and its summary as `numbers.summary.read` gives them, for `terminal.show`.
     """
-    run = load(folder)
-    frame = summarize(run)
+    run, frame = read(folder)
     write_whole(run.folder / "summary.csv", csv(frame))
     for kind, name in PICTURES_BESIDE.items():
         if (figure := drawn(PICTURES.find(kind), [run], frame)) is not None:

@@ -19,7 +19,7 @@ from testbed.codecs.topk import ValueKind
 from testbed.systems.protocols.base import Options
 from testbed.systems.protocols.codec_system import CodecSystem, Sender
 from testbed.types import Fraction, Rate
-from testbed.workloads.optimizer import SGD, Adam
+from testbed.workloads.optimizer import SGD, Optimizer
 
 Steps = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -75,7 +75,6 @@ class DGC(CodecSystem):
             dense_biases=options.dense_biases,
         )
 
-    def optimizer(self) -> SGD | Adam:
+    def optimizer(self) -> Optimizer:
         """Plain SGD; an experiment with Adam keeps it, though the paper says nothing of it."""
-        optimizer = self.task.training.optimizer
-        return SGD() if isinstance(optimizer, SGD) else optimizer
+        return self.task.training.optimizer.without_momentum

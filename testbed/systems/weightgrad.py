@@ -45,7 +45,7 @@ from testbed.systems.protocols.base import Options, System, Task
 from testbed.systems.protocols.rounds import Rounds
 from testbed.types import Positive
 from testbed.wan.plan import region_of
-from testbed.workloads.optimizer import EMA, SGD, Adam, AdamState
+from testbed.workloads.optimizer import EMA, Optimizer
 
 
 class WeightGradOptions(Options, frozen=True, forbid_unknown_fields=True):
@@ -353,18 +353,15 @@ class WeightGrad(System):
     def _rate_at(self, step: int) -> float:
         return self.training.rate_at(step, self.task.images)
 
-    def _optimizer(self) -> SGD | Adam:
+    def _optimizer(self) -> Optimizer:
         """The LPS's update; momentum is already in what the workers send."""
-        optimizer = self.training.optimizer
-        return SGD() if isinstance(optimizer, SGD) else optimizer
+        return self.training.optimizer.without_momentum
 
     def _weights_for_workers(self, state: LPSState) -> Sequence:
         """Weights to ternary: loss-aware where the optimizer knows second moments (Appendix A, equation 4)."""
         if not self.options.quantize_weights:
             return self.floats.encode(state.weights)
-        optimizer = state.optimizer
-        aware = isinstance(optimizer, AdamState) and optimizer.updates > 0
-        return self.weights.encode(state.weights, importance=optimizer.second.sqrt() if aware else None)
+        return self.weights.encode(state.weights, importance=self._optimizer().importance(state.optimizer))
 
     def _decode_weights(self, message: Message) -> torch.Tensor:
         codec = self.weights if self.options.quantize_weights else self.floats

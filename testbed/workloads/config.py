@@ -11,8 +11,9 @@ from typing import Annotated
 import msgspec
 
 from testbed.errors import InputError
-from testbed.workloads.optimizer import SGD, Fraction, Optimizer
-from testbed.workloads.schedule import Count, Polynomial, Rate, Schedule
+from testbed.types import Count, Fraction, Rate
+from testbed.workloads.optimizer import SGD, AdamW, Optimizer
+from testbed.workloads.schedule import Polynomial, Schedule
 
 
 class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,7 +28,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedule, optimizer
         Chosen by their `kind`.
     weight_decay
-        L2 decay, as torch.optim's `weight_decay`.
+        L2 decay, as torch.optim.SGD's `weight_decay`; AdamW has one of its own, decoupled.
     clip_norm
         Bound on the L2 norm of one worker's gradient; left out: no bound.
     ema_decay
@@ -44,6 +45,10 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clip_norm: Rate | None = None
     ema_decay: Fraction | None = None
     augment: bool = True
+
+    def __post_init__(self) -> None:
+        if self.weight_decay and isinstance(self.optimizer, AdamW):
+            raise ValueError("weight_decay: it goes into the gradient; AdamW has optimizer.weight_decay in its place")
 
     def worker_batch(self, workers: int) -> int:
         """Examples a step for each of `workers`.

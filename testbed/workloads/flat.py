@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from testbed.workloads.calibration import averaging, normalisations
 from testbed.workloads.models.base import layout, trained
 
 
@@ -42,6 +43,8 @@ class FlatModel:
         How the parameters lie in the vector, and the views, in that order.
     module
         The network, in evaluation mode but within `training`.
+    normalisations
+        Its batch normalisations, to be calibrated before a test.
     """
 
     def __init__(self, build: Callable[[], nn.Module], device: torch.device | str = "cpu") -> None:
@@ -50,6 +53,9 @@ class FlatModel:
             torch.manual_seed(0)
             self.module = deepcopy(build()).to(self.device).eval()  # `build` may return the same one again
         self.layout = layout(self.module)
+        self.normalisations = normalisations(self.module)
+        for part in self.normalisations:
+            part.track_running_stats = False  # in training; what a test takes, `calibrate` fills in
         self._flat = torch.empty(self.layout.size, device=self.device)
         self.parameters = [parameter for _, parameter in trained(self.module)]
         for parameter, layer in zip(self.parameters, self.layout, strict=True):
@@ -62,6 +68,12 @@ class FlatModel:
     def load(self, weights: Tensor) -> None:
         """Take over the values of a flat vector of `layout.size` elements (from any device)."""
         self._flat.copy_(weights)
+
+    def calibrate(self, batches: Iterable[Tensor]) -> None:
+        """Take the statistics that batch normalisation uses in a test from these inputs (`calibration`)."""
+        with torch.no_grad(), averaging(self.normalisations):
+            for inputs in batches:
+                self(inputs)
 
     @contextmanager
     def training(self, random: np.random.Generator) -> Iterator[None]:

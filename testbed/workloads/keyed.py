@@ -20,6 +20,8 @@ class Purpose(IntEnum):
     STAND_IN = 4  # the generated data sets
     DROPOUT = 5  # what a model with dropout drops in one batch
     MIX = 6  # the order of test images that are stored class by class
+    TEXT = 7  # the generated text
+    CALIBRATION = 8  # the training examples that normalisations take their statistics from
 
 
 def generator(seed: int, purpose: Purpose, *indices: int) -> np.random.Generator:

@@ -2,20 +2,26 @@
 
 An optimizer is a frozen description; what it must remember is a plain dataclass beside the weights, so that a
 checkpoint is those dataclasses and nothing else. Updates are in place and, on a CPU, equal torch.optim's to
-the last bit. Weight decay is not here: it is part of a worker's gradient (`learner.Learner`).
+the last bit. L2 weight decay is not here: it is part of a worker's gradient (`learner.Learner`); AdamW's is.
+
+What a system asks of an optimizer, whichever it is:
+
+- `start` and `update`;
+- `without_momentum`, for a system that applies momentum before gradients are sent;
+- `importance`, for one that quantizes weights with regard to what an error in each costs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import Annotated
+from typing import Annotated, Self
 
 import msgspec
 import torch
 from torch import Tensor
 
-Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+from testbed.types import Fraction
 
 
 @dataclass
@@ -43,6 +49,15 @@ class SGD(msgspec.Struct, tag_field="kind", tag="sgd", frozen=True, forbid_unkno
         state.velocity.mul_(self.momentum).add_(gradient)
         step = gradient.add(state.velocity, alpha=self.momentum) if self.nesterov else state.velocity
         weights.add_(step, alpha=-rate)
+
+    @property
+    def without_momentum(self) -> SGD:
+        """This optimizer where gradients have their momentum already."""
+        return SGD()
+
+    def importance(self, state: SGDState) -> Tensor | None:
+        """How much the loss depends on each weight, as far as the optimizer knows; SGD does not."""
+        return None
 
 
 @dataclass
@@ -74,8 +89,31 @@ class Adam(msgspec.Struct, tag_field="kind", tag="adam", frozen=True, forbid_unk
         denominator = (state.second.sqrt() / scale).add_(self.epsilon)
         weights.addcdiv_(state.first, denominator, value=-rate / (1 - self.beta1**state.updates))
 
+    @property
+    def without_momentum(self) -> Self:
+        """Itself: its first moment normalises a step as much as it carries one on."""
+        return self
 
-Optimizer = SGD | Adam
+    def importance(self, state: AdamState) -> Tensor | None:
+        """The root of the second moments, which approximate the loss's curvature; None before the first update."""
+        return state.second.sqrt() if state.updates else None
+
+
+class AdamW(Adam, tag="adamw", frozen=True, forbid_unknown_fields=True):
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019, Algorithm 2): w <- w - rate * weight_decay * w.
+
+    Every parameter decays, biases and normalisations too, as with torch.optim.AdamW given all parameters.
+    """
+
+    weight_decay: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
+
+    def update(self, state: AdamState, weights: Tensor, gradient: Tensor, rate: float) -> None:
+        """Apply the decay and one `gradient` to `weights` and `state`, in place."""
+        weights.mul_(1 - rate * self.weight_decay)
+        super().update(state, weights, gradient, rate)
+
+
+Optimizer = SGD | Adam | AdamW
 OptimizerState = SGDState | AdamState
 
 

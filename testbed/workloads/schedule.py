@@ -6,12 +6,12 @@ Each takes the run's length and the epoch's, so that a schedule written down onc
 
 from __future__ import annotations
 
+from math import cos, pi
 from typing import Annotated
 
 import msgspec
 
-Rate = Annotated[float, msgspec.Meta(gt=0, le=1e6)]  # the upper bound keeps infinity out
-Count = Annotated[int, msgspec.Meta(ge=1)]
+from testbed.types import Count, Rate
 
 
 class Constant(msgspec.Struct, tag_field="kind", tag="constant", frozen=True, forbid_unknown_fields=True):
@@ -60,4 +60,23 @@ class Exponential(msgspec.Struct, tag_field="kind", tag="exponential", frozen=Tr
         return self.rate * self.factor ** (step // epoch_steps)
 
 
-Schedule = Constant | Polynomial | Staircase | Exponential
+class Cosine(msgspec.Struct, tag_field="kind", tag="cosine", frozen=True, forbid_unknown_fields=True):
+    """A linear rise to `rate` over `warmup_steps`, then half a cosine down to `final` times it at the run's end.
+
+    Loshchilov & Hutter 2017, "SGDR", eq. 5, without restarts. `warmup_steps` left out: a twentieth of the run.
+    """
+
+    rate: Rate
+    warmup_steps: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    final: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+
+    def rate_at(self, step: int, steps: int, epoch_steps: int) -> float:
+        """Return the learning rate of `step` (from 0) in a run of `steps`, `epoch_steps` an epoch."""
+        warmup = steps // 20 if self.warmup_steps is None else self.warmup_steps
+        if step < warmup:
+            return self.rate * (step + 1) / warmup
+        done = min((step - warmup) / max(steps - warmup, 1), 1.0)
+        return self.rate * (self.final + (1 - self.final) * (1 + cos(pi * done)) / 2)
+
+
+Schedule = Constant | Polynomial | Staircase | Exponential | Cosine

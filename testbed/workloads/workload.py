@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from testbed.errors import InputError, nearest
+from testbed.errors import InputError
 from testbed.layout import Layout
 from testbed.workloads import options as named
 from testbed.workloads.config import Training
@@ -92,23 +92,15 @@ class Workload:
         """Test flat `weights` on the first `examples` test examples (None: all of them)."""
         return evaluate(self.flat, self.dataset, weights, examples)
 
-    def metric(self, name: str) -> Metric:
-        """The metric of that name, or the loss.
-
-        Raises
-        ------
-        InputError
-            The data set has no such metric.
-        """
-        known = {"loss": LOSS, **self.dataset.metrics}
-        if name not in known:
-            raise InputError(f"data set '{self.dataset.name}' has no metric '{name}'{nearest(name, known)}")
-        return known[name]
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """The data set's metrics, and the loss, by name."""
+        return {**self.dataset.metrics, "loss": LOSS}
 
     @property
     def main_metric(self) -> str:
         """The name of the data set's first metric; "loss" where it has none."""
-        return next(iter(self.dataset.metrics), "loss")
+        return next(iter(self.metrics))
 
     @property
     def _build(self) -> partial[torch.nn.Module]:

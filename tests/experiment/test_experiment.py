@@ -80,7 +80,7 @@ WRONG = [
     ("training.batch_size=18", "training.batch_size is 18; it must be a multiple of the 4 workers, for example 16"),
     ("training.schedule={kind='constant', rate=0}", "training.schedule.rate is 0: expected float > 0.0"),
     ("training.schedule.kind=constnt", "training.schedule.kind is 'constnt'; did you mean 'constant'? known: constant"),
-    ("training.optimizer.kind=rmsprop", "training.optimizer.kind is 'rmsprop'; known: adam, sgd"),
+    ("training.optimizer.kind=rmsprop", "training.optimizer.kind is 'rmsprop'; known: adam, adamw, sgd"),
     ("training.schedule={rate=1}", "mine.toml: training.schedule.kind is missing; it must be set"),
     ("systems.weightgrad.rate=-1", "mine.toml: systems.weightgrad.rate is -1: expected float > 0.0"),
     ("systems.weightgrad.aggregate=mean", "systems.weightgrad.aggregate is 'mean'; known: average, serial"),
@@ -92,6 +92,14 @@ WRONG = [
     ("run.seeds=[0, -1]", "mine.toml: run.seeds[1] is -1: expected int >= 0"),
     ("run.seeds=[1, 1]", "mine.toml: run.seeds: a seed is named twice"),
     ("run.seeds=[18446744073709551616]", "mine.toml: run.seeds is 18446744073709551616: it must fit into 64 bits"),
+    ("model={name='gpt', layer=2}", "unknown key 'model.layer'; did you mean 'layers'? known: context, dropout, heads"),
+    ("model={name='gpt', layers=0}", "mine.toml: model.layers is 0: expected int >= 1"),
+    ("model={name='gpt', width=30, heads=4}", "mine.toml: model.width: 30 cannot be shared by 4 heads"),
+    ("model.layers=2", "mine.toml: unknown key 'model.layers'; known: name"),
+    ("model.name=my.py:Net", "'my.py:Net' is a file, not the name of a model; bring it with plugins = ["),
+    ("data={dataset='text', tokens='word'}", "mine.toml: data.tokens is 'word'; known: byte, character"),
+    ("target.metric=perplexity", "mine.toml: target.value: needed with metric"),
+    ("target={metric='acuracy', value=0.5}", "data set 'synthetic' has no metric 'acuracy'; did you mean 'accuracy'?"),
     ("target.accuracy=1.1", "mine.toml: target.accuracy is 1.1: expected float <= 1.0"),
     ("run.link_interval_s=nan", "mine.toml: run.link_interval_s is nan: expected float > 0.0"),
 ]
@@ -264,6 +272,33 @@ def test_as_dict_and_from_dict_are_inverse(tmp_path: Path) -> None:
     }
     loaded = load(tmp_path, plain(training=training, data={"split": "dirichlet", "alpha": 0.5}))
     assert experiment_file.from_dict(loaded.as_dict(), "again") == loaded
+
+
+def test_a_models_and_a_data_sets_options_are_read_with_them_and_kept(tmp_path: Path) -> None:
+    parts = {"model": {"name": "gpt", "layers": 2, "width": 32}, "data": {"dataset": "text", "tokens": "byte"}}
+    loaded = load(tmp_path, plain(**parts))
+    assert (loaded.model.layers, loaded.model.heads, loaded.data.tokens, loaded.data.split) == (2, 4, "byte", "iid")
+    assert loaded.as_dict()["model"] == {
+        "name": "gpt", "layers": 2, "heads": 4, "width": 32, "context": 128, "dropout": 0.0,
+    }  # fmt: skip
+    assert experiment_file.from_dict(loaded.as_dict(), "again") == loaded
+
+
+def test_what_has_no_options_is_recorded_as_before(tmp_path: Path) -> None:
+    recorded = load(tmp_path, plain(target={"loss": 1.0})).as_dict()
+    assert recorded["model"] == {"name": "tiny"}
+    assert recorded["data"] == {"dataset": "synthetic", "split": "iid", "alpha": None}
+    assert recorded["target"] == {"loss": 1.0, "accuracy": None, "window": 10}
+
+
+def test_a_scale_changes_the_options_of_the_files_own_model(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    text = toml(plain(model={"name": "gpt"}, data={"dataset": "text"}))
+    path.write_text(text + "[scale.deep.model]\nlayers = 9\n")
+    assert experiment_file.load(str(path), scale="deep")[0].experiment.model.layers == 9
+    path.write_text(text + "[scale.deep.model]\nlayer = 9\n")
+    with pytest.raises(InputError, match=r"unknown key 'scale\.deep\.model\.layer'; did you mean 'layers'"):
+        experiment_file.load(str(path))
 
 
 def test_errors_of_a_library_call_name_their_source() -> None:

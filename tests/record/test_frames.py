@@ -135,6 +135,25 @@ def test_frames_come_back_from_parquet_as_they_were(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.tmp"))
 
 
+def test_metrics_are_columns_and_other_records_have_none_of_them(tmp_path: Path) -> None:
+    parts = {"step": 2, "model": "full", "loss": 1.5, "images": 20}
+    with Recorder(tmp_path) as recorder:
+        recorder.record(Evaluated(time_s=9.0, **parts, metrics={"bits": 2.5, "accuracy_of_words": 0.1}))
+        recorder.record(Evaluated(time_s=9.5, **parts, metrics={"bits": math.nan}))
+    recorder.finish()
+    for frame in (frames.parse(tmp_path / lines.FILE_NAME).evaluations, frames.read(tmp_path, "evaluations")):
+        assert list(frame) == [*frames.DTYPES["evaluations"], "bits", "accuracy_of_words"]
+        assert frame["bits"][0] == 2.5 and frame[["accuracy", "accuracy_of_words"]].isna().to_numpy().tolist() == [
+            [True, False],
+            [True, True],
+        ]
+        assert np.isnan(frame["bits"][1])
+    plain = lines.encode(Evaluated(time_s=9.0, accuracy=0.5, **parts))
+    assert plain == (
+        b'{"event":"evaluated","time_s":9.0,"step":2,"model":"full","loss":1.5,"accuracy":0.5,"images":20}\n'
+    )
+
+
 def test_parquet_that_is_older_than_the_events_or_damaged_is_not_used(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     recorder.record(done(0, 0, 1.0, 2.0))

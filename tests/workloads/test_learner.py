@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from testbed.errors import InputError
-from testbed.workloads import Model, Workload, evaluation, shards
+from testbed.workloads import Model, Workload, shards
 from testbed.workloads.config import Training
 from testbed.workloads.data import augment, cifar, standin
 from testbed.workloads.data.labelled import LabelledImages
@@ -113,7 +113,7 @@ def test_evaluation_can_take_fewer_images_but_not_more(
     assert tiny.evaluate(weights, examples=30).examples == 30
     assert tiny.evaluate(weights, examples=10_000).examples == 200
     whole = tiny.evaluate(weights)
-    monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 7)
+    monkeypatch.setattr(tiny.dataset, "tested_at_once", 7)
     in_pieces = tiny.evaluate(weights)
     assert in_pieces.metrics == whole.metrics
     assert in_pieces.loss == pytest.approx(whole.loss, rel=1e-5)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.workloads.optimizer import EMA, SGD, Adam, Optimizer, clip_global_norm
+from testbed.workloads.optimizer import EMA, SGD, Adam, AdamW, Optimizer, clip_global_norm
 
 SIZE = 1000
 RATES = [0.1, 0.1, 0.05, 0.02, 0.01]
@@ -30,6 +30,8 @@ def start() -> torch.Tensor:
         (SGD(momentum=0.9, nesterov=True), torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
         (Adam(), torch.optim.Adam, {}),
         (Adam(0.5, 0.9, 1e-3), torch.optim.Adam, {"betas": (0.5, 0.9), "eps": 1e-3}),
+        (AdamW(), torch.optim.AdamW, {}),
+        (AdamW(beta2=0.95, weight_decay=0.1), torch.optim.AdamW, {"betas": (0.9, 0.95), "weight_decay": 0.1}),
     ],
     ids=lambda value: repr(value) if isinstance(value, SGD | Adam) else "",
 )
@@ -44,11 +46,32 @@ def test_equals_torch(optimizer: Optimizer, reference: type, options: dict[str, 
     assert torch.equal(weights, expected)
 
 
-@pytest.mark.parametrize("optimizer", [SGD(), SGD(momentum=0.9), Adam()], ids=repr)
+@pytest.mark.parametrize("optimizer", [SGD(), SGD(momentum=0.9), Adam(), AdamW()], ids=repr)
 def test_updates_leave_the_gradient_alone(optimizer: Optimizer) -> None:
     weights, gradient = start(), gradients()[0]
     optimizer.update(optimizer.start(weights), weights, gradient, 0.1)
     assert torch.equal(gradient, gradients()[0])
+
+
+def test_decoupled_decay_is_not_scaled_by_the_gradients() -> None:
+    """What L2 decay would be: the same for a weight with large gradients and for one with small."""
+    weights = torch.ones(2)
+    AdamW(weight_decay=0.5).update(AdamW().start(weights), weights, torch.tensor([1e3, 1e-3]), 0.1)
+    assert weights.tolist() == pytest.approx([1 - 0.05 - 0.1] * 2, abs=1e-4)
+
+
+def test_momentum_that_is_applied_elsewhere_is_left_out() -> None:
+    assert SGD(momentum=0.9, nesterov=True).without_momentum == SGD()
+    assert AdamW(weight_decay=0.1).without_momentum == AdamW(weight_decay=0.1)
+
+
+def test_what_adam_knows_of_the_weights_importance() -> None:
+    weights = start()
+    assert SGD().importance(SGD().start(weights)) is None
+    state = AdamW().start(weights)
+    assert AdamW().importance(state) is None
+    AdamW().update(state, weights, torch.full((SIZE,), 2.0), 0.1)
+    assert AdamW().importance(state).tolist() == pytest.approx([2 * 0.001**0.5] * SIZE, rel=1e-5)
 
 
 @given(scale=st.floats(1e-3, 1e3), limit=st.floats(1e-2, 1e2))

@@ -64,6 +64,8 @@ def test_nothing_need_be_set() -> None:
         ('schedule = { kind = "staircase", rate = 1, factor = 2 }', r"at `\$\.schedule\.factor`"),
         ('optimizer = { kind = "sgd", momentum = 1.0 }', r"at `\$\.optimizer\.momentum`"),
         ('optimizer = { kind = "adam", epsilon = 0 }', r"at `\$\.optimizer\.epsilon`"),
+        ('optimizer = { kind = "adam", weight_decay = 0.1 }', r"unknown field `weight_decay` - at `\$\.optimizer`"),
+        ('weight_decay = 0.1\noptimizer = { kind = "adamw" }', "weight_decay: it goes into the gradient; AdamW has"),
     ],
 )
 def test_training_refuses(text: str, message: str) -> None:

@@ -30,12 +30,13 @@ model, data, profile, compute, dilation            what it was measured on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from testbed.record.reader import Result, Run
+from testbed.record.reader import Result, Run, load
 from testbed.report.numbers import prices
 from testbed.report.numbers.asked import Target, data_name, model_name
 from testbed.report.numbers.interval import half_width
@@ -61,6 +62,18 @@ METRICS = (
 SPENT = ("compute", "codec", "lan", "wan", "waiting")  # where a step's time went: mean_<name>_s
 REACHED = {"reached": "time_to_target_s", "reached_accuracy": "time_to_accuracy_s"}  # counted by `aggregate`
 _INTEGERS = ("wan_bytes", "lan_bytes", "steps_to_target", "wan_bytes_to_target")
+
+
+def read(folder: Path) -> tuple[Run, pd.DataFrame]:
+    """The run in `folder` and its summary (`summarize`).
+
+    Raises
+    ------
+    InputError
+        There is no run in `folder`.
+    """
+    run = load(folder)
+    return run, summarize(run)
 
 
 def summarize(run: Run, baseline: str = BASELINE) -> pd.DataFrame:

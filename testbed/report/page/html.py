@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 
 from testbed.files import write_whole
 from testbed.record.info import RunInfo
-from testbed.record.reader import Run, load
+from testbed.record.reader import Run
 from testbed.report.numbers import prices
 from testbed.report.numbers.asked import Target, experiment_of, flat, is_modelled
 from testbed.report.numbers.compare import compare
 from testbed.report.numbers.sentences import caveats, conditions, fidelity, headlines, title, verdict
-from testbed.report.numbers.summary import summarize, wan_only
+from testbed.report.numbers.summary import read, wan_only
 from testbed.report.numbers.tables import compared_tables
 from testbed.report.numbers.wording import NONE, number
 from testbed.report.papers.beside import paper_rows
@@ -32,15 +32,11 @@ Picture = tuple[str, str, str]  # name, caption, data URI
 
 
 def write_page(folder: Path, path: Path | None = None) -> Path:
-    """Write the report page of the run in `folder` to `path` (`<run>/report.html`); returns where it is.
+    """Write the report page of the run in `folder` (`numbers.summary.read`) to `path`; returns where it is.
 
-    Raises
-    ------
-    InputError
-        There is no run in `folder`.
+    It is `<run>/report.html` unless `path` says otherwise.
     """
-    run = load(folder)
-    frame = summarize(run)
+    run, frame = read(folder)
     path = path or run.folder / FILE_NAME
     write_whole(path, page(run, frame, pictures(run, frame)))
     return path

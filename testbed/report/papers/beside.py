@@ -64,7 +64,7 @@ class Here:
         if sent is None or is_missing(sent):
             return float("nan")
         try:
-            return 4 * parameter_count_of(self.run.info.experiment) / sent
+            return 4 * (self.run.info.parameters or parameter_count_of(self.run.info.experiment)) / sent
         except InputError:  # its data set came with a plug-in that is not here
             return float("nan")
 

@@ -25,7 +25,7 @@ from testbed.roles.roles import kind_of
 from testbed.systems.protocols.base import System, Task
 from testbed.systems.protocols.coding import EntropyCoding
 from testbed.systems.protocols.replica import Replica, ServerState
-from testbed.workloads.optimizer import SGD, Adam
+from testbed.workloads.optimizer import Optimizer
 
 Sender = Literal["worker", "lps", "gs"]
 Numbers = tuple[float, ...]
@@ -60,7 +60,7 @@ class CodecSystem(System):
     def codec(self, sender: Sender) -> Codec | Remembering:
         """What codes a worker's gradient, an LPS's sum of its region's, the global server's mean of all."""
 
-    def optimizer(self) -> SGD | Adam:
+    def optimizer(self) -> Optimizer:
         """The update that workers make with the mean."""
         return self.task.training.optimizer
 

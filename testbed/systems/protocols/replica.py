@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 
 from testbed.systems.protocols.base import Task
-from testbed.workloads.optimizer import EMA, SGD, Adam
+from testbed.workloads.optimizer import EMA, Optimizer
 
 
 @dataclass
@@ -34,14 +34,14 @@ class Replica:
     ema: EMA | None
 
     @classmethod
-    def of(cls, task: Task, name: str, optimizer: SGD | Adam) -> Self:
+    def of(cls, task: Task, name: str, optimizer: Optimizer) -> Self:
         """The state before the first step."""
         weights = task.initial.clone()
         decay = task.training.ema_decay
         ema = EMA.of(weights, decay) if decay is not None and name == task.roles.workers[0] else None
         return cls(0, weights, optimizer.start(weights), ema)
 
-    def update(self, task: Task, gradient: torch.Tensor, step: int, optimizer: SGD | Adam) -> None:
+    def update(self, task: Task, gradient: torch.Tensor, step: int, optimizer: Optimizer) -> None:
         """Make the step's update with the mean `gradient`."""
         optimizer.update(self.optimizer, self.weights, gradient, task.rate_at(step))
         if self.ema is not None:

@@ -129,6 +129,8 @@ class Dataset(ABC):
         skewed over the regions.
     metrics
         By name; the first one is the main one.
+    tested_at_once
+        Examples of a test in a batch, fewer where they are large: bounds the activations held.
     real
         False where the data is generated in place of what was asked for; every result then has to say so.
     note
@@ -142,6 +144,7 @@ class Dataset(ABC):
     outputs: int
     labels: Indices | None = None
     metrics: Mapping[str, Metric] = {"accuracy": ACCURACY}
+    tested_at_once: int = 250
     real: bool = True
     note: str = ""
 
@@ -290,6 +293,19 @@ def kind_of(table: Mapping[str, Any]) -> type[Data]:
     return named.find(DATASETS, name).options if isinstance(name, str) else Data
 
 
+def of(name: str, **keys: Any) -> Data:
+    """Return what `[data]` with this data set and these keys is.
+
+    Raises
+    ------
+    InputError
+        There is no data set of that name.
+    msgspec.ValidationError
+        A key that the data set does not have, or a value that it cannot have.
+    """
+    return msgspec.convert({"dataset": name, **keys}, kind_of({"dataset": name}))
+
+
 def root() -> Path:
     """Return the folder data sets lie in: `$TESTBED_DATA`, by default `~/.cache/wan-testbed`."""
     return Path(os.environ.get("TESTBED_DATA") or "~/.cache/wan-testbed").expanduser()
@@ -313,7 +329,7 @@ def load(data: Data | str, *, allow_download: bool = True, on_notice: Notice = l
     InputError
         No such data set, or a file of it is missing, truncated or corrupt; the message names the file.
     """
-    data = Data(dataset=data) if isinstance(data, str) else data
+    data = of(data) if isinstance(data, str) else data
     spec = named.find(DATASETS, data.dataset)
     opened = spec.open(DataFolder(root(), allow_download, on_notice), **named.beyond(data, Data))
     opened.name = data.dataset

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from testbed.workloads.models.base import model
 from testbed.workloads.models.pooling import MaxPool
-from testbed.workloads.models.stack import BatchNorm, Stack, he_weights
+from testbed.workloads.models.stack import Stack, he_weights
 
 
 class Inception(nn.Module):
@@ -91,8 +91,8 @@ class Bottleneck(nn.Module):
         return functional.relu(self.norm3(self.conv3(y)) + self.shortcut(x))
 
 
-def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> tuple[nn.Conv2d, BatchNorm]:
-    return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), BatchNorm(outputs)
+def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs)
 
 
 def _resnet(blocks: tuple[int, int, int, int], classes: int) -> nn.Module:

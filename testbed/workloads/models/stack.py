@@ -10,17 +10,6 @@ from testbed.workloads.models.lrn import LocalResponseNorm
 from testbed.workloads.models.pooling import MaxPool
 
 
-class BatchNorm(nn.BatchNorm2d):
-    """Batch normalisation by the statistics of the batch at hand, in training and in evaluation.
-
-    Running averages would be a second kind of state, which no system sends, and workers that share a model would share
-    them. Scale and shift are parameters, two vectors a layer.
-    """
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels, track_running_stats=False)
-
-
 class Stack(nn.Sequential):
     """A network under construction: each method appends a layer and returns the stack.
 
@@ -45,7 +34,7 @@ class Stack(nn.Sequential):
         normalised = self.batch_norm and relu
         self._weights("conv", nn.Conv2d(self.width, outputs, kernel, stride, padding, bias=not normalised), outputs)
         if normalised:
-            self._plain("norm", BatchNorm(outputs))
+            self._plain("norm", nn.BatchNorm2d(outputs))
         return self._plain("relu", nn.ReLU()) if relu else self
 
     def linear(self, outputs: int, relu: bool = True) -> Self:
