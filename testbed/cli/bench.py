@@ -43,6 +43,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _bench(options: argparse.Namespace) -> int:
+    from testbed import plugins
     from testbed.cli import codec_bench as bench
     from testbed.record.info import environment
     from testbed.report.numbers.tables import markdown_table
