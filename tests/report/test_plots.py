@@ -57,6 +57,7 @@ def test_the_same_records_make_the_same_picture_whatever_the_users_settings(make
         assert draw(folder).read_bytes() == first
 
 
+@pytest.mark.slow
 def test_drawing_leaves_the_users_settings_alone(make_run: MakeRun) -> None:
     with matplotlib.rc_context({"font.size": 30}):
         draw(make_run())
