@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 BUILT_FROM = ("testbed", "experiments", "topologies", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 LIMIT_S = 600
+LEFT_OUT = ("testbed", "geo_testbed", "__", "mininet", "pyroute2", "ray", "zmq")  # itself, and what [emulation] adds
 LITTLE = ["data.dataset=synthetic", "training.steps=4", "training.batch_size=8", "run.eval_images=50"]
 
 
@@ -64,18 +66,18 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel in an environment of its own, in front of the packages of the environment that runs the tests."""
-    folder = tmp_path_factory.mktemp("elsewhere")
+    """The wheel in an environment of its own; its other packages are those of the environment that runs the tests."""
     environment = tmp_path_factory.mktemp("environment") / "venv"
     venv.create(environment, symlinks=True)
     into = ["--python", str(environment / "bin" / "python")]
     pip(*into, "install", "--quiet", "--no-index", "--no-deps", str(wheel))
-    # A .pth adds folders behind the environment's own, and reads no .pth in them, so no editable install either.
-    others = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
     [packages] = environment.glob("lib/python*/site-packages")
-    (packages / "dependencies.pth").write_text("".join(f"{other}\n" for other in others))
+    for other in {Path(sysconfig.get_path("purelib")), Path(sysconfig.get_path("platlib"))}:
+        for package in other.iterdir():
+            if not package.name.startswith(LEFT_OUT) and package.suffix != ".pth":
+                (packages / package.name).symlink_to(package)
     take_along_kernels(packages)
-    return Installed(folder, environment)
+    return Installed(tmp_path_factory.mktemp("elsewhere"), environment)
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +187,12 @@ def test_an_experiment_runs_in_an_empty_folder_and_its_record_names_no_repositor
     summary = (run / "summary.csv").read_text()
     assert all(system in summary for system in ("baseline", "terngrad", "weightgrad"))
     assert (run / "comparison.png").is_file()
+
+
+def test_the_emulated_fabric_is_refused_in_one_line_that_says_what_is_missing(installed: Installed) -> None:
+    refused = installed("testbed", "run", "cifarnet", "--fabric", "mininet")
+    assert refused.returncode == 2
+    assert re.fullmatch(r"testbed: error: [^\n]*(mininet|ray|zmq|pyroute2)[^\n]*\n", refused.stderr), refused.stderr
 
 
 def test_a_run_is_reported_compared_and_priced(installed: Installed, run: Path) -> None:

@@ -26,6 +26,7 @@ def add(commands: Commands) -> None:
     bench.add_argument("--threads", type=_sizes, default=(1, 2), metavar="1,2", help="threads of a codec (1,2)")
     bench.add_argument("--rounds", type=_size, default=9, metavar="N", help="interleaved rounds (9)")
     bench.add_argument("--only", action="append", default=[], metavar="CODEC", help="this codec only; may be repeated")
+    bench.add_argument("--plugin", action="append", default=[], metavar="FILE", help="Python with a codec of your own")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     bench.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures to a PNG")
 
@@ -42,10 +43,12 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _bench(options: argparse.Namespace) -> int:
+    from testbed import plugins
     from testbed.cli import codec_bench as bench
     from testbed.record.info import environment
     from testbed.report.numbers.tables import markdown_table
 
+    plugins.load(options.plugin)
     figures = bench.measure(bench.codecs_named(options.only), options.sizes, options.threads, options.rounds)
     print(markdown_table(*bench.table(figures)))
     if options.json:

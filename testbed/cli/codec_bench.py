@@ -22,39 +22,14 @@ from matplotlib.figure import Figure as Drawing
 from rich.console import Console
 from rich.progress import track
 
+from testbed.codecs import CODECS
 from testbed.codecs.base import Key
-from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
-from testbed.codecs.floats import Float32
-from testbed.codecs.half import Half
-from testbed.codecs.lossless.entropy import EntropyCoded
-from testbed.codecs.lossless.planes import coded_uniform
-from testbed.codecs.memory import ErrorFeedback, remembering
-from testbed.codecs.onebit import OneBit
-from testbed.codecs.qsgd import QSGD
-from testbed.codecs.ternary import Ternary, ThresholdTernary
-from testbed.codecs.topk import TopK
-from testbed.codecs.uniform import Uniform
+from testbed.codecs.memory import remembering
 from testbed.errors import InputError, nearest
 from testbed.files import write_whole
 from testbed.layout import Layer, Layout
 from testbed.report.pictures.style import save
 
-CODECS: dict[str, Callable[[Layout], Any]] = {
-    "float32": Float32,
-    "float16": Half,
-    "ternary": Ternary,
-    "ternary, blockwise": BlockTernary,
-    "ternary, entropy-coded": lambda layout: EntropyCoded(Ternary(layout)),
-    "threshold ternary": ThresholdTernary,
-    "ternary with feedback, blockwise": lambda layout: ErrorFeedback(BlockThresholdTernary(layout)),
-    "1-bit with feedback": lambda layout: ErrorFeedback(OneBit(layout)),
-    "uniform 2-bit": lambda layout: Uniform(layout, bits=2),
-    "uniform 4-bit": lambda layout: Uniform(layout, bits=4),
-    "uniform 8-bit": lambda layout: Uniform(layout, bits=8),
-    "uniform 4-bit, entropy-coded": lambda layout: coded_uniform(Uniform(layout, bits=4)),
-    "QSGD": QSGD,
-    "top-k 0.1 %": lambda layout: TopK(layout, 0.001),
-}
 DISTRIBUTIONS = ("gaussian", "laplace")
 ROUNDS = 9
 
@@ -85,10 +60,7 @@ class Figure:
 
 def codecs_named(names: Sequence[str]) -> dict[str, Callable[[Layout], Any]]:
     """The codecs of these names, all for none; InputError on a name that no codec has."""
-    for name in names:
-        if name not in CODECS:
-            raise InputError(f"no codec '{name}'{nearest(name, CODECS)}")
-    return {name: CODECS[name] for name in names or CODECS}
+    return {name: CODECS.find(name) for name in names or CODECS}
 
 
 def measure(

@@ -30,6 +30,7 @@ OLDEST_PYTHON = (3, 11)
 DISK_GB = 1.0  # for the records and the compiled kernels
 MEMORY_GB = 3.0  # eleven roles in processes of their own, as in experiments/cifarnet.toml
 BOTH, EMULATION, OPTIONAL = ("virtual", "mininet"), ("mininet",), ()
+EXTRA = "pip install 'geo-testbed[emulation]'"
 TITLES = {"ray": "Ray", "mininet": "Mininet", "zmq": "ZeroMQ"}
 
 
@@ -142,7 +143,7 @@ def _delay(netem: bool) -> Finding:
 
         delay.build()
     except ImportError as error:
-        return Finding(need, False, f"{without}, and the delay line lacks {error.name}", "run `make setup`")
+        return Finding(need, False, f"{without}, and the delay line lacks {error.name}", EXTRA)
     except NetworkError as error:
         return Finding(need, False, f"{without}: {error}")
     return Finding(need, True, f"the delay line, a process of our own ({without})")
@@ -170,7 +171,7 @@ def _package(name: str) -> Finding:
     try:
         version = _python_says("-c", f"import {name}; print(getattr({name}, '__version__', 'installed'))")
     except _Failed as error:
-        return Finding(need, False, str(error), "run `make setup`, or pip install '.[emulation]'")
+        return Finding(need, False, str(error), EXTRA)
     return Finding(need, True, version)
 
 
@@ -179,7 +180,7 @@ def _learning() -> list[Finding]:
     try:
         found = json.loads(_python_says("-c", "from testbed.cli import needs; needs.tell_learning()"))
     except _Failed as error:
-        return [Finding("torch", False, str(error), "run `make setup`", BOTH)]
+        return [Finding("torch", False, str(error), "run `make setup`, or pip install torch", BOTH)]
     gpu, where = found["gpu"], found["folder"]
     build = "it sees no GPU" if found["cuda"] else "it is a build for the CPU"
     advice = (
@@ -227,7 +228,7 @@ def _tensorboard() -> Finding:
     try:
         version = _python_says("-c", "from importlib.metadata import version; print(version('tensorboard'))")
     except _Failed:
-        advice = "for `testbed run --tensorboard`: pip install '.[tensorboard]'"
+        advice = "for `testbed run --tensorboard`: pip install 'geo-testbed[tensorboard]'"
         return Finding("TensorBoard", False, "not installed", advice, OPTIONAL)
     return Finding("TensorBoard", True, version, needed_by=OPTIONAL)
 

@@ -6,16 +6,18 @@ import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from testbed.fidelity.figures import Figure, number
-from testbed.fidelity.measure import Result
 from testbed.files import write_whole
 from testbed.record.info import environment
+
+if TYPE_CHECKING:  # Mininet, which a run on the virtual fabric does without
+    from testbed.fidelity.measure import Result
 
 JSON_NAME = "fidelity.json"
 FORMAT = 1

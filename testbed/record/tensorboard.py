@@ -30,7 +30,7 @@ from testbed.record.steps import Step, Steps, WanUse
 def require() -> None:
     """Raise InputError where TensorBoard is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
-        raise InputError("--tensorboard needs the Python package tensorboard; install it: pip install '.[tensorboard]'")
+        raise InputError("--tensorboard needs a package that is not here: pip install 'geo-testbed[tensorboard]'")
 
 
 class Scalars:

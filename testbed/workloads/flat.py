@@ -12,14 +12,23 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from testbed.errors import InputError
 from testbed.workloads.calibration import averaging, normalisations
 from testbed.workloads.models.base import layout, trained
 
 
 def logits(output: Tensor | object) -> Tensor:
-    """A network's scores; many libraries' networks return them as the field `logits` of an object."""
+    """A network's scores; many libraries' networks return them as the field `logits` of an object.
+
+    Raises
+    ------
+    InputError
+        It returned something else.
+    """
     scores = getattr(output, "logits", output)
-    assert isinstance(scores, Tensor), "a network returns a tensor, or an object with the field `logits`"
+    if not isinstance(scores, Tensor):
+        kind = type(output).__name__
+        raise InputError(f"the model returned a {kind}; it must return a tensor, or an object with a tensor `logits`")
     return scores
 
 

@@ -65,7 +65,7 @@ def test_a_kernel_without_a_shaper_is_told_its_module() -> None:
 def test_a_broken_package_is_missing(broken_ray: Path) -> None:
     broken_ray.write_text("raise ImportError('libray.so: no such file')")
     found = doctor._package("ray")
-    assert not found.works and "libray.so" in found.found and ".[emulation]" in found.advice
+    assert not found.works and "libray.so" in found.found and "geo-testbed[emulation]" in found.advice
 
 
 def test_a_package_that_hangs_does_not_hang_the_doctor(broken_ray: Path, monkeypatch: pytest.MonkeyPatch) -> None:

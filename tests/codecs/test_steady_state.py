@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from testbed.cli.codec_bench import CODECS
 from testbed.codecs import (
+    CODECS,
     DGC,
     QSGD,
     Adaptive,

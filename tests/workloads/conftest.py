@@ -55,4 +55,4 @@ def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models and data sets that a test registers are gone after it."""
     for registry in (MODELS, DATASETS):
         monkeypatch.setattr(registry, "_found", dict(registry))
-        monkeypatch.setattr(registry, "_origins", {name: registry.origin(name) for name in registry})
+        monkeypatch.setattr(registry, "_origins", dict(registry._origins))

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import experiment
+from small_runs import experiment, start
 
-from testbed import run
 from testbed.errors import InputError
 from testbed.record.info import MetricInfo
 from testbed.record.reader import Run, load
@@ -29,10 +28,7 @@ GPT: dict[str, Any] = {
 
 
 def played(folder: Path, **parts: Any) -> Run:
-    folders: list[Path] = []
-    it = experiment(**{**GPT, **parts})
-    run.start(it, run.Request("test", "virtual", results=folder), folders.append)
-    return load(folders[0])
+    return load(start(experiment(**{**GPT, **parts}), folder))
 
 
 def test_every_kind_of_system_trains_it(tmp_path: Path) -> None:

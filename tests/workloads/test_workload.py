@@ -140,6 +140,23 @@ class TestNetworks:
 
         assert self.workload(Looking(5, 3)).forward_flops == 2 * 5 * 3
 
+    def test_what_returns_no_scores_is_refused(self) -> None:
+        class Pair(nn.Linear):
+            def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+                return inputs, super().forward(inputs)
+
+        with pytest.raises(InputError, match="the model returned a tuple; it must return a tensor, or an object with"):
+            gradient(self.workload(Pair(5, 3)))
+
+
+def test_a_function_that_returns_something_else_is_named() -> None:
+    model("none", input=(5,))(lambda outputs: None)
+    dataset("pair")(lambda folder: (X, Y))
+    with pytest.raises(InputError, match=r"model 'none': its function returned a NoneType, not an nn.Module"):
+        Model(name="none").build(3)
+    with pytest.raises(InputError, match=r"data set 'pair': its function returned a tuple, not a Dataset"):
+        datasets.load("pair")
+
 
 class TestArrays:
     def test_whole_numbers_are_classes(self) -> None:

@@ -33,7 +33,7 @@ class Emulated(FabricKind):
     def cannot_run_here(self) -> str:
         absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
         if absent:
-            return f"Python packages missing: {', '.join(absent)}; install with pip install '.[emulation]'"
+            return f"Python packages missing: {', '.join(absent)}; install with pip install 'geo-testbed[emulation]'"
         return sandbox.available() or ""
 
     def one_at_a_time(self, experiment: Experiment) -> str:

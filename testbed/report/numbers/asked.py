@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
+import pandas as pd
 from msgspec.structs import force_setattr
 
 from testbed.errors import InputError
@@ -89,25 +90,32 @@ def is_modelled(info: RunInfo) -> bool:
 
 @dataclass(frozen=True)
 class Target:
-    """What systems are timed to: a training loss (mean of `window` steps), a test accuracy, or both.
+    """What systems are timed to: a training loss (mean of `window` steps), a test accuracy, or both; or another metric.
 
-    The loss, where there is one, is what "the target" means.
+    The loss, where there is one, is what "the target" means. `value` is of the test's `metric`, which is at its best
+    when `better` ("higher" or "lower").
     """
 
     loss: float | None = None
     accuracy: float | None = None
     window: int = DEFAULT_WINDOW
+    metric: str = ""
+    value: float | None = None
+    better: str = "higher"
 
     @classmethod
     def of(cls, info: RunInfo) -> Target:
         """The target in the experiment of a run; empty where it names none."""
         asked = experiment_of(info).target
+        if isinstance(asked.metric, str) and isinstance(asked.value, float):
+            better = info.metric.better if asked.metric == info.metric.name else "higher"
+            return cls(asked.loss, asked.accuracy, asked.window, asked.metric, asked.value, better)
         return cls(asked.loss, asked.accuracy, asked.window)
 
     @property
     def stated(self) -> bool:
         """Whether there is one."""
-        return self.loss is not None or self.accuracy is not None
+        return self.loss is not None or self.accuracy is not None or self.value is not None
 
     def __str__(self) -> str:
         return self.in_words[0] if self.stated else ""
@@ -115,8 +123,25 @@ class Target:
     @property
     def in_words(self) -> tuple[str, ...]:
         """Each of its parts, the target itself first: "loss ≤ 1.7", "accuracy ≥ 45 %"."""
-        loss = () if self.loss is None else (f"loss ≤ {self.loss:g}",)
-        return loss if self.accuracy is None else (*loss, f"accuracy ≥ {100 * self.accuracy:g} %")
+        words = [] if self.loss is None else [f"loss ≤ {self.loss:g}"]
+        if self.accuracy is not None:
+            words.append(f"accuracy ≥ {100 * self.accuracy:g} %")
+        if self.value is not None:
+            words.append(f"{spoken(self.metric)} {'≥' if self.better == 'higher' else '≤'} {self.value:g}")
+        return tuple(words)
+
+    def reached_by(self, tests: pd.DataFrame) -> pd.Series | None:
+        """Which of `tests` are as good as its accuracy or its metric asks; None where it names neither."""
+        if self.accuracy is not None:
+            return tests["accuracy"] >= self.accuracy
+        if self.value is None or self.metric not in tests:
+            return None
+        return tests[self.metric] >= self.value if self.better == "higher" else tests[self.metric] <= self.value
+
+
+def spoken(metric: str) -> str:
+    """A metric's name in words."""
+    return metric.replace("_", " ")
 
 
 def target_of(loss: float | None, accuracy: float | None) -> Target | None:

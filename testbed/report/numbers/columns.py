@@ -10,6 +10,7 @@ import pandas as pd
 
 from testbed.record.info import DONE
 from testbed.report.looks import look
+from testbed.report.numbers.asked import spoken
 from testbed.report.numbers.summary import BASELINE, REACHED, SPENT, aggregate
 from testbed.report.numbers.wording import NONE, NOT_REACHED, clock, dollars, duration, is_missing, percent, size, times
 
@@ -40,19 +41,28 @@ def result(frame: pd.DataFrame) -> list[Column]:
     columns = [
         Column("steps", "steps", _steps),
         Column("final loss", "final_loss", _loss),
+        *(Column(spoken(metric), "final_metric", _loss) for metric in _others(frame)),
         Column("accuracy", "final_accuracy", percent),
         Column("full precision", "accuracy_full", percent),
         Column("EMA", "accuracy_ema", percent),
     ]
     shown_if_any = {"accuracy_full": "accuracy_quantized", "accuracy_ema": "accuracy_ema"}
+    if _others(frame):
+        shown_if_any["final_accuracy"] = "final_accuracy"
     return [c for c in columns if c.metric not in shown_if_any or frame[shown_if_any[c.metric]].notna().any()]
+
+
+def _others(frame: pd.DataFrame) -> list[str]:
+    """The one main metric of all rows, where it is neither the accuracy nor the loss."""
+    metrics = set(frame["metric"])
+    return list(metrics) if len(metrics) == 1 and not metrics & {"accuracy", "loss"} else []
 
 
 def timing(frame: pd.DataFrame, over: Sequence[str] = (BASELINE,)) -> list[Column]:
     """How long it took, to each target, and how much sooner than each system of `over` the first of them came."""
     columns = [Column(clock(frame["fabric"]), "time_s", duration)]
     loss, accuracy = (frame["target"].str.contains(word).any() for word in ("loss", "accuracy"))
-    if loss or accuracy:
+    if (frame["target"] != "").any():
         columns.append(Column("time to target", "time_to_target_s", duration))
         columns += [Column(_over(system), speedup_metric(system), times) for system in over]
     if loss and accuracy:

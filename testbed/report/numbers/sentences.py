@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from testbed.record.info import DONE, RunInfo
+from testbed.record.info import DONE, MetricInfo, RunInfo
 from testbed.record.reader import Run
 from testbed.report.looks import look
 from testbed.report.numbers.asked import Target, data_name, experiment_of, is_modelled, model_name
@@ -103,13 +103,16 @@ def headlines(run: Run, frame: pd.DataFrame) -> list[str]:
     if base is None:
         return []
     target = Target.of(run.info)
-    return [f"{look(name).label}: {_verdict(record, base, target)}." for name, record in together.items()]
+    metric = run.info.metric
+    return [f"{look(name).label}: {_verdict(record, base, target, metric)}." for name, record in together.items()]
 
 
-def _verdict(record: dict[str, Any], base: dict[str, Any], target: Target) -> str:
+def _verdict(record: dict[str, Any], base: dict[str, Any], target: Target, metric: MetricInfo) -> str:
     parts = [_speed(record, base, target)] if target.stated else []
     gap = record["final_accuracy"] - base["final_accuracy"]
-    if not is_missing(gap):
+    if metric.name != "accuracy" and not is_missing(record["final_metric"] - base["final_metric"]):
+        parts.append(f"{metric.label} {record['final_metric']:.3f} against {base['final_metric']:.3f}")
+    elif not is_missing(gap):
         accuracies = f"{percent(record['final_accuracy'])} against {percent(base['final_accuracy'])}"
         parts.append(f"accuracy {accuracies} ({100 * gap:+.1f} points)".replace("-", "−"))
     if not is_missing(record["compression"]):

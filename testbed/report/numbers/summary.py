@@ -25,6 +25,7 @@ wan_bytes_to_target            WAN bytes up to time_to_target_s
 egress_usd                     price of the WAN bytes (`numbers.prices`); empty where a pair of regions has none
 accuracy_full, accuracy_quantized, accuracy_ema    last test accuracy of each model
 model, data, profile, compute, dilation            what it was measured on
+metric, final_metric           the data set's main metric, and its last value of the result, e.g. bits_per_character
 """
 
 from __future__ import annotations
@@ -51,13 +52,14 @@ COLUMNS = (
     *("mean_codec_s", "mean_lan_s", "mean_wan_s", "mean_waiting_s"),
     *("time_to_accuracy_s", "speedup_to_accuracy", "wan_bytes_to_target", "egress_usd"),
     *("accuracy_full", "accuracy_quantized", "accuracy_ema", "model", "data", "profile", "compute", "dilation"),
+    *("metric", "final_metric"),
 )
 METRICS = (
     *("steps", "final_loss", "final_accuracy", "time_s", "time_to_target_s", "wan_bytes", "lan_bytes"),
     *("compression", "speedup_vs_baseline", "steps_to_target", "mean_step_s", "mean_compute_s"),
     *("mean_codec_s", "mean_lan_s", "mean_wan_s", "mean_waiting_s"),
     *("time_to_accuracy_s", "speedup_to_accuracy", "wan_bytes_to_target", "egress_usd"),
-    *("accuracy_full", "accuracy_quantized", "accuracy_ema"),
+    *("accuracy_full", "accuracy_quantized", "accuracy_ema", "final_metric"),
 )
 SPENT = ("compute", "codec", "lan", "wan", "waiting")  # where a step's time went: mean_<name>_s
 REACHED = {"reached": "time_to_target_s", "reached_accuracy": "time_to_accuracy_s"}  # counted by `aggregate`
@@ -92,21 +94,23 @@ def measure(run: Run, target: Target | None = None) -> pd.DataFrame:
         "profile": info.profile,
         "compute": info.compute,
         "dilation": info.dilation,
+        "metric": info.metric.name,
     }
-    rows = [{**_measure(result, target), **shared} for result in run.results]
+    rows = [{**_measure(result, target, info.metric.name), **shared} for result in run.results]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     numbers = {name: "float64" for name in METRICS} | {name: "Int64" for name in _INTEGERS}
     return frame.astype(numbers | {"seed": "int64", "steps": "int64"})
 
 
-def _measure(result: Result, target: Target) -> dict[str, Any]:
+def _measure(result: Result, target: Target, metric: str) -> dict[str, Any]:
     """One row; frames are read column by column and let go again, so that any number of results fits the memory."""
     steps, tests = result.frame("steps"), result.frame("evaluations")
     row: dict[str, Any] = {"system": result.system, "seed": result.seed, "status": result.status, "steps": len(steps)}
     for model in ("full", "quantized", "ema"):
-        row[f"accuracy_{model}"] = _last_accuracy(tests, model)
-    quantized = not np.isnan(row["accuracy_quantized"])
-    row["final_accuracy"] = row["accuracy_quantized"] if quantized else row["accuracy_full"]
+        row[f"accuracy_{model}"] = _last(tests, model, "accuracy")
+    result_model = "quantized" if (tests["model"] == "quantized").any() else "full"
+    row["final_accuracy"] = row[f"accuracy_{result_model}"]
+    row["final_metric"] = _last(tests, result_model, metric)
     if len(steps):
         row["final_loss"] = steps["loss"].to_numpy()[-FINAL_STEPS:].mean()
         row["time_s"] = steps["time_s"].max()
@@ -115,9 +119,9 @@ def _measure(result: Result, target: Target) -> dict[str, Any]:
         spent_s = sum(row[f"mean_{name}_s"] for name in SPENT[:-1])
         row["mean_waiting_s"] = np.maximum(row["mean_step_s"] - spent_s, 0.0)
     by_loss = _reach_loss(steps, target)
-    by_accuracy = _reach_accuracy(tests, target, "quantized" if quantized else "full")
-    row["time_to_accuracy_s"] = by_accuracy[0] if by_accuracy else np.nan
-    reached = by_loss if target.loss is not None else by_accuracy
+    by_test = _reach_test(tests[tests["model"] == result_model], target)
+    row["time_to_accuracy_s"] = by_test[0] if by_test and target.accuracy is not None else np.nan
+    reached = by_loss if target.loss is not None else by_test
     if reached is not None:
         row["time_to_target_s"], row["steps_to_target"] = reached
     return row | _traffic(result, reached[0] if reached else None)
@@ -146,9 +150,12 @@ def is_wan(link: str) -> bool:
     return "/" not in link
 
 
-def _last_accuracy(evaluations: pd.DataFrame, model: str) -> float:
-    accuracies = evaluations.loc[evaluations["model"] == model, "accuracy"]
-    return float(accuracies.iloc[-1]) if len(accuracies) else np.nan
+def _last(evaluations: pd.DataFrame, model: str, metric: str) -> float:
+    """The last value of a model's metric."""
+    if metric not in evaluations:
+        return np.nan
+    values = evaluations.loc[evaluations["model"] == model, metric]
+    return float(values.iloc[-1]) if len(values) else np.nan
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:
@@ -170,10 +177,10 @@ def _reach_loss(steps: pd.DataFrame, target: Target) -> tuple[float, int] | None
     return (float(steps["time_s"].iloc[hits[0]]), int(steps["step"].iloc[hits[0]]) + 1) if len(hits) else None
 
 
-def _reach_accuracy(tests: pd.DataFrame, target: Target, model: str) -> tuple[float, int] | None:
-    if target.accuracy is None:
-        return None
-    good = tests[(tests["model"] == model) & (tests["accuracy"] >= target.accuracy)]
+def _reach_test(tests: pd.DataFrame, target: Target) -> tuple[float, int] | None:
+    """Time and step of the first test that was as good as the target's accuracy or metric."""
+    reached = target.reached_by(tests)
+    good = tests[:0] if reached is None else tests[reached]
     return (float(good["time_s"].iloc[0]), int(good["step"].iloc[0])) if len(good) else None
 
 

@@ -332,5 +332,10 @@ def load(data: Data | str, *, allow_download: bool = True, on_notice: Notice = l
     data = of(data) if isinstance(data, str) else data
     spec = named.find(DATASETS, data.dataset)
     opened = spec.open(DataFolder(root(), allow_download, on_notice), **named.beyond(data, Data))
+    if not isinstance(opened, Dataset):
+        kind = type(opened).__name__
+        raise InputError(
+            f"data set '{data.dataset}': its function returned a {kind}, not a Dataset such as Arrays(...)"
+        )
     opened.name = data.dataset
     return opened

@@ -18,6 +18,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from testbed.errors import InputError
 from testbed.layout import Layout
 from testbed.plugins import Registry
 from testbed.workloads import options as named
@@ -39,8 +40,17 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return spec.input(given) if callable(spec.input) else spec.input
 
     def build(self, outputs: int) -> nn.Module:
-        """Build the network with random weights from torch's global generator (`initial_weights` repeats)."""
-        return named.find(MODELS, self.name).build(outputs, **named.beyond(self, Model))
+        """Build the network with random weights from torch's global generator (`initial_weights` repeats).
+
+        Raises
+        ------
+        InputError
+            The function registered by that name returns no network.
+        """
+        built = named.find(MODELS, self.name).build(outputs, **named.beyond(self, Model))
+        if not isinstance(built, nn.Module):
+            raise InputError(f"model '{self.name}': its function returned a {type(built).__name__}, not an nn.Module")
+        return built
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_runs import experiment
+from small_runs import experiment, start
 
-from testbed import load, run
+from testbed import load
 from testbed.cli import main
 from testbed.message import Message
 from testbed.report.numbers.traffic import traffic
@@ -16,10 +16,8 @@ from testbed.workloads.models.base import parameter_count
 
 
 def played(tmp_path: Path, kind: str) -> Path:
-    folders: list[Path] = []
     it = experiment(systems={"baseline": {}, "terngrad": {}}, topology={"kind": kind}, training={"steps": 12})
-    run.start(it, run.Request("test", "virtual", results=tmp_path), folders.append)
-    return folders[0]
+    return start(it, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["tree", "flat"])

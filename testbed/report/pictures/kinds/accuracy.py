@@ -1,4 +1,4 @@
-"""Test accuracy by time."""
+"""Test accuracy, or whatever else the data set's main metric is, by time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from testbed.report.pictures.style import INK
 def accuracy(run: Run, frame: pd.DataFrame) -> Figure | None:
     """Test accuracy of the resulting model while it trained.
 
-    Mean and interval over seeds.
+    Mean and interval over seeds. Where the data set's main metric is another, that one.
     """
-    drawn = {system: _accuracies(run, frame, system) for system in dict.fromkeys(frame["system"])}
+    metric = run.info.metric
+    factor, ylabel = (100, f"test {metric.label} (%)") if metric.unit == "fraction" else (1, f"test {metric.label}")
+    drawn = {system: _tests(run, frame, system) for system in dict.fromkeys(frame["system"])}
     lines = {system: line for system, line in drawn.items() if line is not None}
     if not any(len(line) > 1 for line in lines.values()):
         return None
@@ -30,12 +32,13 @@ def accuracy(run: Run, frame: pd.DataFrame) -> Figure | None:
     axes = figure.subplots()
     unit, scale = parts.time_unit(max(line["time_s"].max() for line in lines.values()))
     for system, line in lines.items():
-        x, y, half = line["time_s"] / scale, 100 * line["accuracy"], 100 * line["half"]
+        x, y, half = line["time_s"] / scale, factor * line["value"], factor * line["half"]
         parts.band(axes, x, y, half, look(system).color, int((frame["system"] == system).sum()))
         axes.plot(x, y, **parts.stroke(system))
     target = Target.of(run.info)
-    if target.accuracy is not None:
-        axes.axhline(100 * target.accuracy, color=INK.text, lw=0.8, ls=parts.DASHES, zorder=1)
+    aim = target.accuracy if metric.name == "accuracy" else target.value if target.metric == metric.name else None
+    if aim is not None:
+        axes.axhline(factor * aim, color=INK.text, lw=0.8, ls=parts.DASHES, zorder=1)
     kind = clock(frame["fabric"])
     ends = [line["time_s"].iloc[-1] for line in lines.values()]
     if max(ends) / max(min(ends), 1e-9) > parts.LOG_TIME_RATIO:
@@ -43,20 +46,21 @@ def accuracy(run: Run, frame: pd.DataFrame) -> Figure | None:
         axes.xaxis.set_major_formatter(parts.PLAIN)
     else:
         axes.set_xlim(left=0)
-    axes.set(xlabel=f"{kind} ({unit})", ylabel="test accuracy (%)")
-    axes.set_title(f"Accuracy by {kind}")
+    axes.set(xlabel=f"{kind} ({unit})", ylabel=ylabel)
+    axes.set_title(f"{metric.label[:1].upper()}{metric.label[1:]} by {kind}")
     parts.legend(figure, parts.keys(lines))
     return figure
 
 
-def _accuracies(run: Run, frame: pd.DataFrame, system: str) -> pd.DataFrame | None:
-    """`time_s`, `accuracy` and `half` its interval, at the steps that all seeds of a system were tested at."""
-    model = "quantized" if frame.loc[frame["system"] == system, "accuracy_quantized"].notna().all() else "full"
-    seeds = [r.evaluations[r.evaluations["model"] == model] for r in run.results if r.system == system]
+def _tests(run: Run, frame: pd.DataFrame, system: str) -> pd.DataFrame | None:
+    """`time_s`, `value` and `half` its interval, at the steps that all seeds of a system were tested at."""
+    results = [r.evaluations for r in run.results if r.system == system]
+    model = "quantized" if all((tests["model"] == "quantized").any() for tests in results) else "full"
+    seeds = [tests[tests["model"] == model] for tests in results]
     length = min((len(tests) for tests in seeds), default=0)
-    if not length:
+    if not length or any(run.info.metric.name not in tests for tests in seeds):
         return None
-    values = np.stack([tests["accuracy"].to_numpy()[:length] for tests in seeds])
+    values = np.stack([tests[run.info.metric.name].to_numpy()[:length] for tests in seeds])
     times_s = np.stack([tests["time_s"].to_numpy()[:length] for tests in seeds])
     half = np.nan_to_num(half_width(values))
-    return pd.DataFrame({"time_s": times_s.mean(0), "accuracy": values.mean(0), "half": half})
+    return pd.DataFrame({"time_s": times_s.mean(0), "value": values.mean(0), "half": half})
