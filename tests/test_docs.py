@@ -240,11 +240,12 @@ STRESSED = re.compile(r"(\*\*?)(?!\s)([^*]+)\1")
 def test_a_term_is_explained_where_a_page_has_it_first(page: Path) -> None:
     """There it is in italics, with an explanation beside it, or a link to the list of words."""
     prose = NOT_PROSE.sub(" ", page.read_text())
-    prose = LINK.sub(lambda link: f"*{link[1].strip('*')}*" if link[2].find("words.md#") >= 0 else link[1], prose)
+    prose = LINK.sub(lambda link: f"*{link[1].strip('*')}*" if "words.md#" in link[2] else link[1], prose)
     stressed = [found.span() for found in STRESSED.finditer(prose)]
     for term in TERMS:
-        words = re.compile(rf"(?<![\w-]){term.replace(' ', chr(92) + 's+')}s?(?![\w-])", re.IGNORECASE)
-        if first := words.search(prose):
+        term_or_terms = r"\s+".join(term.split()) + "s?"
+        first = re.search(rf"(?<![\w-]){term_or_terms}(?![\w-])", prose, re.IGNORECASE)
+        if first is not None:
             near = " ".join(prose[max(0, first.start() - 60) : first.end() + 60].split())
             assert any(start < first.start() < end for start, end in stressed), f"{term}: ...{near}..."
 
