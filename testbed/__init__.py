@@ -8,94 +8,21 @@ Everything is imported when it is first used.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import re
+from pathlib import Path
+from typing import Any
 
 __version__ = "0.2.0"
 
-_HOME = {
-    "Arrays": "workloads",
-    "CODECS": "codecs",
-    "Codec": "codecs.base",
-    "CodecSystem": "systems.protocols.codec_system",
-    "DEVICES": "roles.compute",
-    "DataFolder": "workloads",
-    "Dataset": "workloads",
-    "Device": "roles.compute",
-    "ErrorFeedback": "codecs",
-    "Experiment": "experiment.schema",
-    "Fabric": "fabrics.base",
-    "FabricKind": "fabrics.registry",
-    "Float32": "codecs",
-    "InputError": "errors",
-    "Link": "wan.profile",
-    "Message": "message",
-    "Metric": "workloads",
-    "Model": "workloads",
-    "Node": "roles",
-    "Options": "systems.protocols.base",
-    "PROFILES": "wan.profile",
-    "Profile": "wan.profile",
-    "Run": "api",
-    "RunError": "errors",
-    "Series": "api",
-    "System": "systems.protocols.base",
-    "Task": "systems",
-    "TestbedError": "errors",
-    "Work": "roles",
-    "Workload": "workloads",
-    "codec": "codecs",
-    "compare": "api",
-    "dataset": "workloads",
-    "load": "api",
-    "model": "workloads",
-    "picture": "report.pictures",
-    "run": "api",
-}
-
-if TYPE_CHECKING:
-    from testbed.api import Run as Run
-    from testbed.api import Series as Series
-    from testbed.api import compare as compare
-    from testbed.api import load as load
-    from testbed.api import run as run
-    from testbed.codecs import CODECS as CODECS
-    from testbed.codecs import ErrorFeedback as ErrorFeedback
-    from testbed.codecs import Float32 as Float32
-    from testbed.codecs import codec as codec
-    from testbed.codecs.base import Codec as Codec
-    from testbed.errors import InputError as InputError
-    from testbed.errors import RunError as RunError
-    from testbed.errors import TestbedError as TestbedError
-    from testbed.experiment.schema import Experiment as Experiment
-    from testbed.fabrics.base import Fabric as Fabric
-    from testbed.fabrics.registry import FabricKind as FabricKind
-    from testbed.message import Message as Message
-    from testbed.report.pictures import picture as picture
-    from testbed.roles import Node as Node
-    from testbed.roles import Work as Work
-    from testbed.roles.compute import DEVICES as DEVICES
-    from testbed.roles.compute import Device as Device
-    from testbed.systems import Task as Task
-    from testbed.systems.protocols.base import Options as Options
-    from testbed.systems.protocols.base import System as System
-    from testbed.systems.protocols.codec_system import CodecSystem as CodecSystem
-    from testbed.wan.profile import PROFILES as PROFILES
-    from testbed.wan.profile import Link as Link
-    from testbed.wan.profile import Profile as Profile
-    from testbed.workloads import Arrays as Arrays
-    from testbed.workloads import DataFolder as DataFolder
-    from testbed.workloads import Dataset as Dataset
-    from testbed.workloads import Metric as Metric
-    from testbed.workloads import Model as Model
-    from testbed.workloads import Workload as Workload
-    from testbed.workloads import dataset as dataset
-    from testbed.workloads import model as model
+# The one list of public names is the package's stub, which type checkers read, too.
+_STUB = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+_HOME = {name: module for module, name in re.findall(r"^from (testbed\S*) import \w+ as (\w+)$", _STUB, re.MULTILINE)}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'testbed' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"testbed.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:
