@@ -25,7 +25,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(COMPUTE),--set compute.device=$(COMPUTE)) $(if $(SCALE),--scale $(SCALE)) \
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)")
 
-.PHONY: help setup setup-dev check test test-fast experiment replay plots report fidelity bench reference reference-systems reference-papers reference-codecs docs wheel clean
+.PHONY: help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,14 +55,24 @@ check: setup-dev  ## ruff, mypy, and the one-way dependencies
 	$(BIN)/lint-imports
 
 ON_ALL_CORES := -n logical --maxprocesses 8 --dist worksteal
+PYTEST       := $(BIN)/python -m pytest
 
-# What builds networks has the machine to itself; the rest shares all cores.
-test: test-fast  ## the whole test suite, about 25 minutes on two cores
-	$(BIN)/python -m pytest -m "slow and not emulation" $(ON_ALL_CORES)
-	$(BIN)/python -m pytest -m emulation
+# Tests start many processes; without bytecode on disk each of them would compile the package anew.
+test test-fast test-rest: export PYTHONDONTWRITEBYTECODE :=
 
-test-fast: setup-dev  ## all but the slow tests and those that emulate a network: under 90 s on two cores
-	$(BIN)/python -m pytest -m "not slow and not emulation" $(ON_ALL_CORES)
+# What builds networks measures them, and has the machine to itself; the rest shares all cores.
+test: test-fast  ## the tests but the longest, with real emulated runs: about 11 minutes on two idle cores
+	$(PYTEST) -m "slow and not full and not emulation" $(ON_ALL_CORES)
+	$(PYTEST) -m "emulation and not full"
+
+test-fast: setup-dev  ## those that are neither slow nor emulate a network: about 80 s on two idle cores
+	$(PYTEST) -m "not slow and not emulation" $(ON_ALL_CORES)
+
+test-all: test test-rest  ## every test, `make test` and then the rest: about 25 minutes on two idle cores
+
+test-rest: setup-dev
+	$(PYTEST) -m "full and not emulation" $(ON_ALL_CORES)
+	$(PYTEST) -m "full and emulation"
 
 experiment: setup  ## run TARGET and report on it: make experiment TARGET=cifarnet
 	$(TESTBED) run $(TARGET) $(options)

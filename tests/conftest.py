@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from small_runs import use_small_data
 
 from testbed.workloads.data import cifar, standin
 from testbed.workloads.data.records import Records
+
+# How long an example takes tells of the machine and what else it does, not of the code.
+settings.register_profile("testbed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("testbed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.codecs.buffers import BufferPool
@@ -32,6 +32,7 @@ def test_memory_comes_back_when_the_last_view_is_gone() -> None:
 MOST = 20_000
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, MOST), st.integers(0, 3)), max_size=60))
 def test_arrays_in_use_never_share_memory(orders: list[tuple[int, int]]) -> None:
     pool = BufferPool()

@@ -153,6 +153,7 @@ def test_no_bytes_do_harm(name: str) -> None:
     assert peak_bytes < MOST_BYTES
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_of_a_hundred_thousand_messages_none_does() -> None:
     for name in NAMES:

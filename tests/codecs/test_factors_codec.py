@@ -152,6 +152,7 @@ def test_algorithm_1_brings_the_product_nearer(seed: int, levels: int, bias: boo
     assert once < naive
 
 
+@pytest.mark.slow
 def test_dithered_is_unbiased_and_its_error_does_not_depend_on_the_signal() -> None:
     """Theorem 2, P1: z-scores of the product, element by element; and each factor's error is uniform."""
     layout, draws = one_layer(30, 20), 1500

@@ -79,6 +79,7 @@ def test_of_equal_magnitudes_the_first_are_taken() -> None:
     assert codec.decode(codec.encode(x)).tolist() == [0, 1, -2, 0, 2, 0]
 
 
+@pytest.mark.slow
 def test_beyond_2_to_the_24_elements() -> None:
     """Float32 could not count them: every place is exact."""
     size = (1 << 24) + 12_345

@@ -16,7 +16,7 @@ from typing import Any
 import emulation_scenarios as scenarios
 import pytest
 
-pytestmark = pytest.mark.emulation
+pytestmark = [pytest.mark.emulation, pytest.mark.full]
 
 HERE = Path(__file__).parent
 KERNEL = "linux.uml"

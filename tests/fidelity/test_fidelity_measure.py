@@ -150,6 +150,7 @@ def test_the_picture_of_the_same_figures_is_the_same(tmp_path: Path) -> None:
     assert (tmp_path / "none.png").stat().st_size > 10_000
 
 
+@pytest.mark.full
 @pytest.mark.emulation
 @pytest.mark.slow
 def test_the_command_measures_writes_and_judges(tmp_path: Path) -> None:

@@ -48,11 +48,13 @@ def test_a_link_left_unshaped_is_named_by_what_is_read_back_and_by_its_speed() -
     assert "goodput" in seen["table"]
 
 
+@pytest.mark.full
 @pytest.mark.emulation
 def test_a_link_that_only_the_delay_line_shapes_is_named() -> None:
     assert "a>b is not shaped" in broken("half_shaped")["error"]
 
 
+@pytest.mark.full
 @pytest.mark.emulation
 def test_messages_over_a_slow_lan_are_no_earlier_than_its_rate_allows() -> None:
     assert broken("slow_lan")["error"] == ""
@@ -63,6 +65,7 @@ def test_a_link_on_which_acknowledgements_wait_for_data_is_named() -> None:
     assert "a>b sorts packets with no filters" in broken("acks_last")["error"]
 
 
+@pytest.mark.full
 @pytest.mark.emulation
 def test_a_capped_region_passes_and_one_whose_cap_is_gone_is_named() -> None:
     sound = broken("capped")
@@ -82,6 +85,7 @@ def test_a_wrong_delay_is_named_with_what_was_asked_and_measured() -> None:
     assert "10 ms" in next(line for line in seen["table"].splitlines() if line.startswith("a<>b"))
 
 
+@pytest.mark.full
 @pytest.mark.emulation
 def test_a_way_around_the_wan_is_named_though_every_link_reads_back_as_asked() -> None:
     seen = broken("around")
@@ -90,6 +94,7 @@ def test_a_way_around_the_wan_is_named_though_every_link_reads_back_as_asked() -
     assert "shaped" not in seen["error"]
 
 
+@pytest.mark.full
 @pytest.mark.emulation
 def test_a_dead_delay_line_stops_the_run_and_every_link_is_named() -> None:
     seen = broken("dead")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import NetworkError
@@ -92,6 +92,7 @@ def test_a_path_is_as_fast_as_its_slowest_part() -> None:
 REGIONS = [f"region{i}" for i in range(5)]
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.tuples(st.sampled_from(REGIONS), st.sampled_from(REGIONS)), st.floats(1, 2000), min_size=1))
 def test_links_probed_together_neither_disturb_nor_overload_each_other(
     rates: dict[tuple[str, str], float],

@@ -86,6 +86,7 @@ def test_a_series_ends_with_one_table_and_one_picture(
     assert "series.png" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_system_that_nothing_swept_concerns_is_played_once(small_data: None, tmp_path: Path) -> None:
     data = plain(systems={"baseline": {}, "terngrad": {}}, training={"steps": 4}, run={"seeds": [0, 1]})
     path = tmp_path / "mine.toml"

@@ -37,6 +37,7 @@ def test_plot_draws_everything_there_is_beside_the_records(make_run: MakeRun) ->
     assert {path.name for path in (folder / "plots").iterdir()} == {"loss.png", "speedup.png", "time.png"}
 
 
+@pytest.mark.slow
 def test_plot_puts_several_runs_into_one_picture(make_run: MakeRun) -> None:
     first, second = make_run("a"), make_run("b", topology={"regions": ["x"], "workers_per_region": 2})
     assert run("plot", first, second, "--format", "png") == 0
@@ -82,6 +83,7 @@ def test_compare_takes_other_targets_than_the_experiments(
     assert "a fraction above 0, at most 1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_report_writes_one_file(make_run: MakeRun, tmp_path: Path) -> None:
     folder, page = make_run(systems=["baseline"], steps=20), tmp_path / "page.html"
     before = sorted(folder.rglob("*"))

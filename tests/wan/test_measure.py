@@ -102,6 +102,7 @@ def test_a_command_that_does_not_exist_is_an_error():
         measure.measure(hosts, lambda _: None)
 
 
+@pytest.mark.full
 @pytest.mark.emulation
 def test_between_namespaces_every_uplink_is_measured_at_its_shaped_rate(tmp_path):
     if (why := sandbox.available()) or not shutil.which("iperf3"):

@@ -325,7 +325,7 @@ def profiles(draw) -> Profile:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(made=profiles())
 def test_what_is_saved_is_what_is_loaded(tmp_path_factory, made):
     path = store.save_profile(made, tmp_path_factory.mktemp("profiles"))

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import experiment
+from small_runs import experiment, start
 from torch import nn
 
-from testbed import plugins, run
+from testbed import plugins
 from testbed.record.reader import Result, load
 from testbed.workloads import Workload
 from testbed.workloads.config import Training
@@ -49,9 +49,7 @@ def played(folder: Path, **parts: Any) -> Result:
     training["optimizer"] = {"kind": "adam"}
     parts = {"training": training, "run": {"checkpoint_steps": 120, "eval_images": 500}, **parts}
     it = experiment(systems={"baseline": {}}, **parts)
-    folders: list[Path] = []
-    run.start(it, run.Request("test", "virtual", results=folder), folders.append)
-    return load(folders[0]).results[0]
+    return load(start(it, folder)).results[0]
 
 
 def test_a_model_with_its_data_in_one_short_file(load_page: Any, tmp_path: Path) -> None:

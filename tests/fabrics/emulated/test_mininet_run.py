@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.fabrics.registry import choose
+from testbed.fabrics.registry import FABRICS
 from testbed.record import lines
 from testbed.record.events import StepDone
 from testbed.record.reader import load
@@ -38,8 +38,7 @@ RUN_S = 600
 
 @pytest.fixture(autouse=True, scope="module")
 def can_emulate():
-    fabric, why = choose("auto")
-    if fabric != "mininet":
+    if why := FABRICS["mininet"].cannot_run_here():
         pytest.skip(why)
 
 
@@ -134,6 +133,7 @@ def test_weights_equal_those_of_the_virtual_fabric(three_systems, tmp_path):
         assert here.steps["loss"].tolist() == there.steps["loss"].tolist()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["tree", "flat"])
 def test_any_system_runs_for_a_few_steps(kind, tmp_path):
     """All the rest at a go, in a run of two regions: the same losses as on the virtual fabric, whatever is async."""
@@ -151,6 +151,7 @@ def test_any_system_runs_for_a_few_steps(kind, tmp_path):
             assert here.steps["loss"].tolist() == there.steps["loss"].tolist(), here.system
 
 
+@pytest.mark.full
 def test_the_gate_lets_a_sound_network_pass_and_its_figures_are_recorded(tmp_path):
     ec2 = profiles.load("weightgrad-ec2")
     slow = {pair: replace(link, goodput_mbit=link.goodput_mbit / 20) for pair, link in ec2.pairs.items()}
@@ -171,6 +172,7 @@ def test_the_gate_lets_a_sound_network_pass_and_its_figures_are_recorded(tmp_pat
 SMALL = ("--set", "model.name=tiny", "--set", "topology.workers_per_region=1", "--set", "training.batch_size=2")
 
 
+@pytest.mark.full
 def test_a_role_that_dies_ends_the_run_with_its_name(tmp_path):
     process = subprocess.Popen(
         command(tmp_path, *SMALL, steps=100_000), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -186,6 +188,7 @@ def test_a_role_that_dies_ends_the_run_with_its_name(tmp_path):
     assert load(run_folder(tmp_path)).results[0].status == "failed"
 
 
+@pytest.mark.full
 def test_sigterm_ends_cleanly_and_resume_goes_on(tmp_path):
     process = subprocess.Popen(
         command(tmp_path, *SMALL, "--set", "run.checkpoint_steps=20", steps=120),
@@ -210,6 +213,7 @@ def test_sigterm_ends_cleanly_and_resume_goes_on(tmp_path):
     assert result.steps["step"].tolist() == list(range(120))
 
 
+@pytest.mark.full
 def test_kill_9_leaves_nothing_behind(tmp_path):
     before = set(Path("/sys/class/net").iterdir())
     process = subprocess.Popen(

@@ -12,7 +12,7 @@ from testbed import load
 from testbed.cli import main
 from testbed.message import Message
 from testbed.report.numbers.traffic import traffic
-from testbed.workloads.models.base import parameter_count
+from testbed.workloads.models.base import Model, parameter_count
 
 
 def played(tmp_path: Path, kind: str) -> Path:
@@ -23,7 +23,7 @@ def played(tmp_path: Path, kind: str) -> Path:
 @pytest.mark.parametrize("kind", ["tree", "flat"])
 def test_the_bytes_are_the_messages(small_data: None, tmp_path: Path, kind: str) -> None:
     frame = traffic(load(played(tmp_path, kind)))
-    gradient = Message("gradient", 9, [np.zeros(parameter_count("tiny"), np.float32)]).nbytes
+    gradient = Message("gradient", 9, [np.zeros(parameter_count(Model(name="tiny"), outputs=10), np.float32)]).nbytes
     for hop in frame.columns:
         assert frame.loc["baseline", hop] == pytest.approx(gradient, rel=0.002)  # "sum", "mean"; markers
     assert frame.loc["terngrad", "worker up"] < gradient / 4  # the float last layer is a large part of so small a model

@@ -82,6 +82,7 @@ def test_the_pages_numbers_are_the_records(make_run: MakeRun) -> None:
     assert all(sentence in shown.text for sentence in headlines(run, frame))
 
 
+@pytest.mark.slow
 def test_the_page_needs_no_other_file_and_runs_no_script(make_run: MakeRun) -> None:
     path = write_page(make_run(**FACTS))
     shown = Page(path.read_text())

@@ -51,6 +51,7 @@ def test_the_same_records_make_the_same_picture_whatever_the_users_settings(make
         assert png(draw(folder)) == first
 
 
+@pytest.mark.slow
 def test_drawing_leaves_the_users_settings_alone(make_run: MakeRun) -> None:
     with matplotlib.rc_context({"font.size": 30}):
         draw(make_run())

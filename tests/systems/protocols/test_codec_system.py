@@ -70,6 +70,7 @@ def test_the_decision_of_the_global_server_reaches_every_sender() -> None:
     assert reports[0] == pytest.approx((sum(losses) / 4,))
 
 
+@pytest.mark.slow
 def test_a_codec_of_its_own_makes_a_system() -> None:
     """Ternary both ways with feedback at every sender: the mean of what is sent follows the gradient's."""
 
