@@ -35,7 +35,7 @@ CHANGES = {"model": {"name": "perceptron"}, "data": {"dataset": "rings"}, "topol
 if __name__ == "__main__":
     run = testbed.run("cifarnet", systems=["baseline", "largest"], set=CHANGES, fabric=sys.argv[1])
     run.plot("loss").savefig("loss.png")
-    print(run.summary[["system", "final_loss", "accuracy"]].to_csv(index=False))
+    print(run.summary[["system", "final_loss", "final_accuracy"]].to_csv(index=False))
 """
 
 

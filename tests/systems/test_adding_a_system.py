@@ -56,6 +56,7 @@ def test_the_page_shows_a_whole_system(
 
 
 @pytest.mark.emulation
+@pytest.mark.full
 def test_the_same_files_run_on_the_emulated_fabric(folder: Path) -> None:
     """In a process of its own, as a reader types it; the experiment file names its plug-ins."""
     small = {

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from own_parts import forget_after
 
 from testbed.workloads.data import cifar, standin
-from testbed.workloads.data.base import DATASETS
 from testbed.workloads.data.images import Content, Images, Split
 from testbed.workloads.data.labelled import LabelledImages
 from testbed.workloads.data.records import Records
-from testbed.workloads.models.base import MODELS
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +52,4 @@ def data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models and data sets that a test registers are gone after it."""
-    for registry in (MODELS, DATASETS):
-        monkeypatch.setattr(registry, "_found", dict(registry))
-        monkeypatch.setattr(registry, "_origins", dict(registry._origins))
+    forget_after(monkeypatch)
