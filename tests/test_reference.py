@@ -79,7 +79,7 @@ def test_every_table_of_a_reference_run_has_the_numbers_of_its_summary(run: Path
 
 def test_the_codecs_table_has_the_measured_figures() -> None:
     folder = REFERENCE / "codecs"
-    figures = [bench.Figure(**figure) for figure in json.loads((folder / "codecs.json").read_text())["figures"]]
+    figures = [bench.Speed(**figure) for figure in json.loads((folder / "codecs.json").read_text())["figures"]]
     assert (folder / "codecs.md").read_text() == markdown_table(*bench.table(figures)) + "\n"
 
 

@@ -35,7 +35,7 @@ ROUNDS = 9
 
 
 @dataclass(frozen=True)
-class Figure:
+class Speed:
     """One codec at one size.
 
     Attributes
@@ -69,10 +69,10 @@ def measure(
     threads: Sequence[int] = (1, 2),
     rounds: int = ROUNDS,
     distributions: Sequence[str] = DISTRIBUTIONS,
-) -> list[Figure]:
+) -> list[Speed]:
     """Time all codecs at all sizes (elements), in `rounds` interleaved rounds each, with progress on standard error."""
     cases = [(size, name, count) for size in sizes for name in distributions for count in threads]
-    figures: list[Figure] = []
+    figures: list[Speed] = []
     for size, distribution, count in track(cases, "codecs", transient=True, console=Console(stderr=True)):
         with _threads(count):
             figures += _case(codecs, size, distribution, count, rounds)
@@ -81,7 +81,7 @@ def measure(
 
 def _case(
     codecs: dict[str, Callable[[Layout], Any]], size: int, distribution: str, threads: int, rounds: int
-) -> list[Figure]:
+) -> list[Speed]:
     layout = Layout((Layer("layer.weight", (-(-size // 1000), 1000), 0, last=False),))
     vector = draw(distribution, layout.size)
     subjects = {name: _Subject(make(layout), vector) for name, make in codecs.items()}
@@ -92,7 +92,7 @@ def _case(
             subject.time(step)
     copy_s = median(copies_s)
     return [
-        Figure(
+        Speed(
             codec=name,
             elements=layout.size,
             distribution=distribution,
@@ -159,13 +159,13 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def write_json(path: Path, figures: Sequence[Figure], machine: msgspec.Struct) -> None:
+def write_json(path: Path, figures: Sequence[Speed], machine: msgspec.Struct) -> None:
     """The figures as JSON: what they were measured on, and one object each."""
     content = {"machine": msgspec.to_builtins(machine), "figures": [asdict(figure) for figure in figures]}
     write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
-def draw_figures(path: Path, figures: Sequence[Figure]) -> None:
+def draw_figures(path: Path, figures: Sequence[Speed]) -> None:
     """Bars of both directions against a copy, for the largest size, one thread, the first distribution."""
     largest = max(figure.elements for figure in figures)
     first = figures[0]
@@ -193,7 +193,7 @@ def draw_figures(path: Path, figures: Sequence[Figure]) -> None:
     save(drawing, path)
 
 
-def table(figures: Sequence[Figure]) -> tuple[list[str], list[list[str]]]:
+def table(figures: Sequence[Speed]) -> tuple[list[str], list[list[str]]]:
     """Heads and cells of a table, one row a figure."""
     heads = ["codec", "elements", "distribution", "threads", "encode GB/s", "of a copy", "decode GB/s", "of a copy"]
     cells = [

@@ -1,6 +1,6 @@
 """Does the emulated network do what its profile says? Measured inside the run's own sandbox, link by link.
 
-- `figures` holds what was asked, what was measured and the bound between them, and writes tables of it;
+- `values` holds what was asked, what was measured and the bound between them, and writes tables of it;
 - `probes` measures: message times, goodput, round trips; `load` keeps every core busy meanwhile;
 - `gate` is the short check before every emulated run;
 - `measure` is the long one, `testbed fidelity`, with `goodput` and `messages`;

@@ -22,10 +22,10 @@ from testbed.emulation import awake
 from testbed.emulation.network import EmulatedNetwork
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.network import Network
-from testbed.fidelity.figures import Bound, Figure
 from testbed.fidelity.measure import Result
 from testbed.fidelity.messages import KB, MB
 from testbed.fidelity.probes import Channel, pause_until
+from testbed.fidelity.values import Bound, Value
 from testbed.roles.roles import Roles
 from testbed.wan.plan import NetworkPlan, region_of
 from testbed.wan.profile import Profile
@@ -155,7 +155,7 @@ def compare(profile: Profile, seconds: float) -> Result:
         return Result(figures(messages, modelled, real), network.delay_mechanism, network.delay_report())
 
 
-def figures(messages: list[Sent], modelled: list[float], real: list[float]) -> list[Figure]:
+def figures(messages: list[Sent], modelled: list[float], real: list[float]) -> list[Value]:
     """For the LAN, the WAN and every directed pair of regions, from sending to delivery.
 
     Parameters
@@ -179,7 +179,7 @@ def figures(messages: list[Sent], modelled: list[float], real: list[float]) -> l
             "emulated_ms": [round(x, 3) for x in there],
         }
         section = "delivery p95, virtual and emulated"
-        found.append(Figure(section, name, "ms", _p95(here), _p95(there), DELIVERY, detail))
+        found.append(Value(section, name, "ms", _p95(here), _p95(there), DELIVERY, detail))
     return found
 
 

@@ -26,8 +26,8 @@ from testbed.emulation import awake
 from testbed.emulation.links import FRAME_BYTES, PAYLOAD_BYTES
 from testbed.emulation.network import EmulatedNetwork
 from testbed.errors import NetworkError
-from testbed.fidelity.figures import Bound, Figure, number, table
 from testbed.fidelity.probes import Channel, Pinger, message_s, path_link, path_mbit, round_trip_ms
+from testbed.fidelity.values import Bound, Value, number, table
 from testbed.record.stolen import Stolen
 from testbed.wan.plan import region_of
 from testbed.wan.profile import Cap
@@ -58,7 +58,7 @@ class GateBounds:
 class GateReport:
     """What the gate found of a network that passed it."""
 
-    figures: tuple[Figure, ...]
+    figures: tuple[Value, ...]
     again: tuple[str, ...]  # links that had to be probed more than once
     took_s: float
 
@@ -100,7 +100,7 @@ def check(
     return GateReport(tuple(figures), again, monotonic() - began_s)
 
 
-def failure(profile: str, said: str, faults: Sequence[Figure]) -> NetworkError:
+def failure(profile: str, said: str, faults: Sequence[Value]) -> NetworkError:
     """The error for what was read back (`said`, may be empty) and for the figures at fault."""
     links = dict.fromkeys(figure.name for figure in faults)
     parts = [said] if said else []
@@ -123,7 +123,7 @@ def failure(profile: str, said: str, faults: Sequence[Figure]) -> NetworkError:
 @awake.kept()
 def probe(
     network: EmulatedNetwork, bounds: GateBounds, used: Collection[tuple[str, str]]
-) -> tuple[list[Figure], tuple[str, ...]]:
+) -> tuple[list[Value], tuple[str, ...]]:
     """The probes alone; returns their figures and the names of what had to be probed more than once."""
     first = {region: network.plan.hosts_of(region)[0] for region in network.plan.regions}
     pairs = {f"{a}<>{b}": (first[a], first[b]) for a, b in network.plan.wan if a < b}
@@ -131,7 +131,7 @@ def probe(
     trips = _echoes(network, bounds, pairs)
     trips |= _again(trips, lambda name: _echoes(network, bounds, {name: pairs[name]})[name])
 
-    def transfer(name: str) -> list[Figure]:
+    def transfer(name: str) -> list[Value]:
         return _transfer(network, bounds, name, *paths[name])
 
     found = {name: _unanswered(network, bounds, name, *paths[name]) for name in paths if _dead(name, trips)}
@@ -152,9 +152,9 @@ def _impaired(network: EmulatedNetwork, a: str, b: str) -> bool:
     return network.plan.wan[a, b].impaired or network.plan.wan[b, a].impaired
 
 
-def _again(found: dict[str, list[Figure]], work: Callable[[str], list[Figure]]) -> dict[str, list[Figure]]:
+def _again(found: dict[str, list[Value]], work: Callable[[str], list[Value]]) -> dict[str, list[Value]]:
     """What has failed, probed alone until it holds or has failed `ATTEMPTS` times, after longer and longer pauses."""
-    again: dict[str, list[Figure]] = {}
+    again: dict[str, list[Value]] = {}
     attempts, began_s = 1, monotonic()
     while attempts < ATTEMPTS:
         failed = [name for name, figures in (found | again).items() if not all(figure.ok for figure in figures)]
@@ -168,21 +168,21 @@ def _again(found: dict[str, list[Figure]], work: Callable[[str], list[Figure]]) 
     return again
 
 
-def _better(before: list[Figure], now: list[Figure]) -> list[Figure]:
+def _better(before: list[Value], now: list[Value]) -> list[Value]:
     """Of each kind of figure the one within its bound, the newer one where neither is."""
     held = {figure.section: figure for figure in before if figure.ok}
     found = {figure.section: figure for figure in (*before, *now)} | held
     return list(found.values())
 
 
-def _dead(name: str, trips: dict[str, list[Figure]]) -> bool:
+def _dead(name: str, trips: dict[str, list[Value]]) -> bool:
     """Whether a link's pair of regions did not answer an echo: no connection will come about either."""
     src, _, dst = name.partition(">")
     pair = "<>".join(sorted((src, dst)))
     return pair in trips and trips[pair][0].measured is None
 
 
-def _echoes(network: EmulatedNetwork, bounds: GateBounds, pairs: dict[str, tuple[str, str]]) -> dict[str, list[Figure]]:
+def _echoes(network: EmulatedNetwork, bounds: GateBounds, pairs: dict[str, tuple[str, str]]) -> dict[str, list[Value]]:
     """The median round trip of every pair, all at once."""
     pingers = {name: Pinger(network, *ends, ECHOES, ECHO_INTERVAL_S) for name, ends in pairs.items()}
     found = {}
@@ -191,11 +191,11 @@ def _echoes(network: EmulatedNetwork, bounds: GateBounds, pairs: dict[str, tuple
         asked, jitter_ms = round_trip_ms(network, *pairs[name]), forth.jitter_ms + back.jitter_ms
         bound = replace(bounds.rtt, absolute=bounds.rtt.absolute + jitter_ms)
         arrives = (1 - forth.loss_percent / 100) * (1 - back.loss_percent / 100)  # of all echoes
-        found[name] = [Figure("round trip", name, "ms", asked, pinger.result().quantile(0.5 * arrives), bound)]
+        found[name] = [Value("round trip", name, "ms", asked, pinger.result().quantile(0.5 * arrives), bound)]
     return found
 
 
-def _transfer(network: EmulatedNetwork, bounds: GateBounds, name: str, src: str, dst: str) -> list[Figure]:
+def _transfer(network: EmulatedNetwork, bounds: GateBounds, name: str, src: str, dst: str) -> list[Value]:
     before = _wire_bytes(network, name)
     try:
         with Channel(network, src, dst) as channel:
@@ -207,12 +207,12 @@ def _transfer(network: EmulatedNetwork, bounds: GateBounds, name: str, src: str,
         return _unanswered(network, bounds, name, src, dst)
     after, link = _wire_bytes(network, name), path_link(network, src, dst)
     figures = [
-        Figure("goodput", name, "Mbit/s", link.goodput_mbit, goodput_mbit, bounds.goodput),
-        Figure("message of 64 KB", name, "ms", 1e3 * message_s(link, SHORT_BYTES), short_ms, bounds.message),
+        Value("goodput", name, "Mbit/s", link.goodput_mbit, goodput_mbit, bounds.goodput),
+        Value("message of 64 KB", name, "ms", 1e3 * message_s(link, SHORT_BYTES), short_ms, bounds.message),
     ]
     if before is not None and after is not None:
         asked = sent * FRAME_BYTES / PAYLOAD_BYTES
-        figures.append(Figure(COUNTED, name, "bytes", asked, after - before, bounds.counted))
+        figures.append(Value(COUNTED, name, "bytes", asked, after - before, bounds.counted))
     return figures
 
 
@@ -221,9 +221,9 @@ def _short_s(channel: Channel) -> float:
     return channel.message(SHORT_BYTES)
 
 
-def _unanswered(network: EmulatedNetwork, bounds: GateBounds, name: str, src: str, dst: str) -> list[Figure]:
+def _unanswered(network: EmulatedNetwork, bounds: GateBounds, name: str, src: str, dst: str) -> list[Value]:
     """The figures of a link over which nothing comes."""
-    return [Figure("goodput", name, "Mbit/s", path_link(network, src, dst).goodput_mbit, None, bounds.goodput)]
+    return [Value("goodput", name, "Mbit/s", path_link(network, src, dst).goodput_mbit, None, bounds.goodput)]
 
 
 def _lan_path(network: EmulatedNetwork) -> dict[str, tuple[str, str]]:

@@ -12,8 +12,8 @@ from functools import partial
 
 from testbed.emulation.network import EmulatedNetwork
 from testbed.fidelity import gate, iperf
-from testbed.fidelity.figures import Bound, Figure, settled
 from testbed.fidelity.probes import Channel, cores, path_link, path_mbit
+from testbed.fidelity.values import Bound, Value, settled
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Cap, Link, Profile
 
@@ -26,16 +26,16 @@ def start_up_s(link: Link) -> float:
     return max(1.0, 10 * link.rtt_ms / 1e3)
 
 
-def alone(network: EmulatedNetwork, paths: Mapping[str, tuple[str, str]], seconds: int) -> list[Figure]:
+def alone(network: EmulatedNetwork, paths: Mapping[str, tuple[str, str]], seconds: int) -> list[Value]:
     """Each path by itself."""
 
-    def work(name: str) -> list[Figure]:
+    def work(name: str) -> list[Value]:
         return _asked(network, measured(network, {name: paths[name]}, seconds), "goodput, alone")
 
     return [figure for name in paths for figure in settled(partial(work, name))]
 
 
-def together(profile: Profile, seconds: int) -> list[Figure]:
+def together(profile: Profile, seconds: int) -> list[Value]:
     """Every directed pair at once, in a network with enough hosts, slowed down to what the machine can carry.
 
     A pair that shares a region's cap has no rate of its own then; what all of them get together is compared.
@@ -46,7 +46,7 @@ def together(profile: Profile, seconds: int) -> list[Figure]:
     plan = NetworkPlan(tuple(f"{region}/w{k}" for region in profile.regions for k in range(hosts)), profile)
     paths = {f"{a}>{b}": ends for (a, b), ends in spread(profile, hosts).items()}
 
-    def work() -> list[Figure]:
+    def work() -> list[Value]:
         goodputs = measured(network, paths, seconds)
         free = {name: goodput for name, goodput in goodputs.items() if not _capped(profile, *name.split(">"))}
         section = "goodput, all at once"
@@ -64,9 +64,9 @@ class Capped:
     links: tuple[str, ...]
     mbit: float
 
-    def figure(self, goodputs: Mapping[str, float], section: str) -> Figure:
+    def figure(self, goodputs: Mapping[str, float], section: str) -> Value:
         total = sum(goodputs[name] for name in self.links)
-        return Figure(section, self.name, "Mbit/s", self.mbit, total, CAP)
+        return Value(section, self.name, "Mbit/s", self.mbit, total, CAP)
 
 
 def _capped(profile: Profile, src: str, dst: str) -> bool:
@@ -119,12 +119,12 @@ def measured(network: EmulatedNetwork, paths: Mapping[str, tuple[str, str]], sec
     return {name: network.dilation * mbit for name, mbit in goodputs.items()}
 
 
-def _asked(network: EmulatedNetwork, goodputs: Mapping[str, float], section: str) -> list[Figure]:
+def _asked(network: EmulatedNetwork, goodputs: Mapping[str, float], section: str) -> list[Value]:
     """Each goodput beside what the profile says of its pair of regions."""
     k, profile = network.dilation, network.plan.profile
     detail = {"tool": "iperf3" if iperf.version() else "own probe", "dilation": round(k, 3)}
     return [
-        Figure(section, name, "Mbit/s", k * path_mbit(profile, *name.split(">")), mbit, GOODPUT, detail)
+        Value(section, name, "Mbit/s", k * path_mbit(profile, *name.split(">")), mbit, GOODPUT, detail)
         for name, mbit in goodputs.items()
     ]
 

@@ -17,9 +17,9 @@ from testbed.emulation import awake
 from testbed.emulation.network import EmulatedNetwork
 from testbed.errors import NetworkError
 from testbed.fidelity import gate, goodput, messages
-from testbed.fidelity.figures import Bound, Figure, settled
 from testbed.fidelity.load import every_core_busy
 from testbed.fidelity.probes import Channel, Pinger, pause_until, round_trip_ms
+from testbed.fidelity.values import Bound, Value, settled
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Link, Profile
 
@@ -53,7 +53,7 @@ QUICK = Effort(goodput_s=2, repeats=1, sizes=messages.SIZES[:-1], echoes=40, cha
 class Result:
     """All figures, and how they came about."""
 
-    figures: list[Figure] = field(default_factory=list)
+    figures: list[Value] = field(default_factory=list)
     mechanism: str = ""
     delay_report: dict[str, object] = field(default_factory=dict)
 
@@ -95,7 +95,7 @@ def unimpaired(profile: Profile) -> Profile:
     return replace(profile, pairs=pairs)
 
 
-def set_up() -> list[Figure]:
+def set_up() -> list[Value]:
     """How long a large network takes to be built and to be gone."""
     regions = tuple(f"region{i}" for i in range(LARGE_REGIONS))
     pairs = {(a, b): Link(100.0, 60.0) for a in regions for b in regions if a != b}
@@ -106,8 +106,8 @@ def set_up() -> list[Figure]:
         up_s = monotonic()
     gone_s = monotonic()
     return [
-        Figure("network up", name, "s", UP_S, up_s - began_s, AT_MOST),
-        Figure("network gone", name, "s", GONE_S, gone_s - up_s, AT_MOST),
+        Value("network up", name, "s", UP_S, up_s - began_s, AT_MOST),
+        Value("network gone", name, "s", GONE_S, gone_s - up_s, AT_MOST),
     ]
 
 
@@ -119,24 +119,24 @@ def _paths(network: EmulatedNetwork) -> dict[str, tuple[str, str]]:
     return {f"{a}>{b}": (_first(network, a), _first(network, b)) for a, b in network.plan.wan}
 
 
-def _alone(network: EmulatedNetwork, effort: Effort) -> list[Figure]:
+def _alone(network: EmulatedNetwork, effort: Effort) -> list[Value]:
     return goodput.alone(network, _paths(network), effort.goodput_s)
 
 
-def _messages(network: EmulatedNetwork, effort: Effort) -> list[Figure]:
+def _messages(network: EmulatedNetwork, effort: Effort) -> list[Value]:
     return messages.message_figures(network, _paths(network), effort.sizes, effort.repeats)
 
 
 # Round trips
 
 
-def _round_trips(network: EmulatedNetwork, effort: Effort) -> list[Figure]:
+def _round_trips(network: EmulatedNetwork, effort: Effort) -> list[Value]:
     figures = settled(lambda: _echoes(network, effort, "idle"))
     with every_core_busy():
         return figures + settled(lambda: _echoes(network, effort, "every core busy"))
 
 
-def _echoes(network: EmulatedNetwork, effort: Effort, state: str) -> list[Figure]:
+def _echoes(network: EmulatedNetwork, effort: Effort, state: str) -> list[Value]:
     pairs = {
         f"{a}<>{b}": ends for (a, b), ends in zip(network.plan.wan, _paths(network).values(), strict=True) if a < b
     }
@@ -146,19 +146,19 @@ def _echoes(network: EmulatedNetwork, effort: Effort, state: str) -> list[Figure
         echoes, asked = pinger.result(), round_trip_ms(network, *pairs[name])
         for what, q, bound in (("median", 0.5, RTT_MEDIAN), ("p95", 0.95, RTT_P95)):
             section = f"round trip, {state}, {what}"
-            figures.append(Figure(section, name, "ms", asked, echoes.quantile(q), bound, {"lost": echoes.lost}))
+            figures.append(Value(section, name, "ms", asked, echoes.quantile(q), bound, {"lost": echoes.lost}))
     return figures
 
 
 # Trace
 
 
-def _trace(network: EmulatedNetwork, effort: Effort) -> list[Figure]:
+def _trace(network: EmulatedNetwork, effort: Effort) -> list[Value]:
     """Rates that change once a second under running traffic, on as many links as may be full at once."""
     return settled(lambda: _tracked(network, effort))
 
 
-def _tracked(network: EmulatedNetwork, effort: Effort) -> list[Figure]:
+def _tracked(network: EmulatedNetwork, effort: Effort) -> list[Value]:
     names = gate.rounds(network, [name for name in _paths(network)])[0]
     shares = TRACE_SHARES[: effort.changes]
     with ExitStack() as stack:
@@ -201,7 +201,7 @@ def _regions(name: str) -> tuple[str, str]:
     return src, dst
 
 
-def _tracking(name: str, channel: Channel, shares: Sequence[float], changed_s: Sequence[float]) -> list[Figure]:
+def _tracking(name: str, channel: Channel, shares: Sequence[float], changed_s: Sequence[float]) -> list[Value]:
     """The worst second and the whole; what arrives was let go one delay earlier."""
     rate, seen = channel.link.goodput_mbit, channel.arrivals
     at_s = [time_s + channel.link.delay_s for time_s in changed_s]
@@ -212,15 +212,15 @@ def _tracking(name: str, channel: Channel, shares: Sequence[float], changed_s: S
     mean = sum(map(float.__mul__, asked, lengths_s)) / sum(lengths_s)
     detail = {"asked_mbit": [round(x, 3) for x in asked], "measured_mbit": [round(x, 3) for x in got]}
     return [
-        Figure("trace, worst second", name, "Mbit/s", asked[worst], got[worst], INTERVAL, detail),
-        Figure("trace, in all", name, "Mbit/s", mean, seen.mbit(at_s[0], at_s[-1]), TOTAL),
+        Value("trace, worst second", name, "Mbit/s", asked[worst], got[worst], INTERVAL, detail),
+        Value("trace, in all", name, "Mbit/s", mean, seen.mbit(at_s[0], at_s[-1]), TOTAL),
     ]
 
 
 # Counters
 
 
-def _counted(network: EmulatedNetwork, effort: Effort) -> list[Figure]:
+def _counted(network: EmulatedNetwork, effort: Effort) -> list[Value]:
     """Bytes that tc counted on each link against bytes sent over it."""
     figures, _ = gate.probe(network, gate.GateBounds(counted=COUNTED), network.plan.wan)
     if silent := [figure.name for figure in figures if figure.measured is None]:

@@ -18,8 +18,8 @@ from statistics import median
 from time import monotonic, sleep
 
 from testbed.emulation.network import EmulatedNetwork
-from testbed.fidelity.figures import Bound, Figure, settled
 from testbed.fidelity.probes import Channel, message_s, path_link
+from testbed.fidelity.values import Bound, Value, settled
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Link, Profile
 
@@ -66,12 +66,12 @@ def grid_paths() -> dict[str, tuple[str, str]]:
 
 def message_figures(
     network: EmulatedNetwork, paths: Mapping[str, tuple[str, str]], sizes: Sequence[int], repeats: int
-) -> list[Figure]:
+) -> list[Value]:
     """Message times of every path, one direction of a pair at a time: all slow links at once, fast ones by turns."""
     machine = threading.Lock()
     turns = {pair: threading.Lock() for pair in {frozenset(ends) for ends in paths.values()}}
 
-    def work(name: str) -> list[Figure]:
+    def work(name: str) -> list[Value]:
         ends = paths[name]
         fast = path_link(network, *ends).goodput_mbit > SLOW_MBIT
         pair = turns[frozenset(ends)]
@@ -99,7 +99,7 @@ class _Times:
     repeats: int
     turn: Turn
 
-    def all(self, sizes: Sequence[int]) -> list[Figure]:
+    def all(self, sizes: Sequence[int]) -> list[Value]:
         figures = []
         for size in sizes:
             if self._nominal_s(size) < LONGEST_S:
@@ -115,7 +115,7 @@ class _Times:
         """How often a message is measured."""
         return self.repeats if self._nominal_s(size) < SEVERAL_S else 1
 
-    def _after_idling(self, size: int) -> list[Figure]:
+    def _after_idling(self, size: int) -> list[Value]:
         times_s = []
         for _ in range(self._times(size)):
             sleep(IDLE_S)
@@ -123,13 +123,13 @@ class _Times:
                 times_s.append(self.channel.message(size))
         return self._figure("message, after an idle second", size, times_s)
 
-    def _back_to_back(self, size: int, before: int) -> list[Figure]:
+    def _back_to_back(self, size: int, before: int) -> list[Value]:
         with self.turn():
             self.channel.message(before)  # the predecessor of the first
             times_s = [self.channel.message(size) for _ in range(self._times(size))]
         return self._figure("message, back to back", size, times_s)
 
-    def _row(self) -> list[Figure]:
+    def _row(self) -> list[Value]:
         with self.turn():
             began_s = monotonic()
             for _ in range(ROW_LENGTH):
@@ -137,12 +137,12 @@ class _Times:
             row_s = self.channel.await_all() - began_s
         asked_s = self._nominal_s(ROW_LENGTH * ROW_BYTES)
         what = f"{self.name} {ROW_LENGTH} x {size_name(ROW_BYTES)}"
-        return [Figure("message, row of eight", what, "ms", 1e3 * asked_s, 1e3 * row_s, MESSAGE)]
+        return [Value("message, row of eight", what, "ms", 1e3 * asked_s, 1e3 * row_s, MESSAGE)]
 
-    def _figure(self, section: str, size: int, times_s: Sequence[float]) -> list[Figure]:
+    def _figure(self, section: str, size: int, times_s: Sequence[float]) -> list[Value]:
         detail = {"size_bytes": size, "times_ms": [round(1e3 * time_s, 3) for time_s in times_s]}
         asked_ms, what = 1e3 * self._nominal_s(size), f"{self.name} {size_name(size)}"
-        return [Figure(section, what, "ms", asked_ms, 1e3 * median(times_s), MESSAGE, detail)]
+        return [Value(section, what, "ms", asked_ms, 1e3 * median(times_s), MESSAGE, detail)]
 
 
 def size_name(size_bytes: int) -> str:

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from testbed.fidelity.against import DELIVERY
-from testbed.fidelity.figures import Bound, Figure
 from testbed.fidelity.goodput import GOODPUT
 from testbed.fidelity.measure import RTT_MEDIAN, RTT_P95
 from testbed.fidelity.messages import MESSAGE
+from testbed.fidelity.values import Bound, Value
 from testbed.report.pictures.style import Sheet, drawing, save
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
@@ -25,7 +25,7 @@ PLAIN = StrMethodFormatter("{x:g}")
 WIDE = 1000.0  # a log axis that spans more has a label only at powers of ten
 
 
-def draw(path: Path, figures: Sequence[Figure], title: str) -> None:
+def draw(path: Path, figures: Sequence[Value], title: str) -> None:
     """Four panels: goodput, message times and round trips against nominal with their bounds, and the trace."""
     with _picture(path, f"Emulated network against profile {title}", figures, (11.0, 8.0)) as canvas:
         panels = canvas.subplots(2, 2)
@@ -35,7 +35,7 @@ def draw(path: Path, figures: Sequence[Figure], title: str) -> None:
         _trace_panel(panels[1, 1], figures)
 
 
-def draw_against(path: Path, figures: Sequence[Figure], title: str) -> None:
+def draw_against(path: Path, figures: Sequence[Value], title: str) -> None:
     """Every message's delivery time on the virtual and on the emulated network."""
     with _picture(path, f"Virtual against emulated network, {title}", figures, (8.0, 6.0)) as canvas:
         axes = canvas.subplots()
@@ -55,7 +55,7 @@ def draw_against(path: Path, figures: Sequence[Figure], title: str) -> None:
 
 
 @contextmanager
-def _picture(path: Path, title: str, figures: Sequence[Figure], size: tuple[float, float]) -> Iterator[Canvas]:
+def _picture(path: Path, title: str, figures: Sequence[Value], size: tuple[float, float]) -> Iterator[Canvas]:
     with drawing():
         canvas = Sheet(*size)
         missed = sum(not figure.ok for figure in figures)
@@ -65,7 +65,7 @@ def _picture(path: Path, title: str, figures: Sequence[Figure], size: tuple[floa
         save(canvas, path)
 
 
-def _scatter(axes: Axes, figures: Sequence[Figure], prefix: str, off: Callable[[Figure], float]) -> list[float]:
+def _scatter(axes: Axes, figures: Sequence[Value], prefix: str, off: Callable[[Value], float]) -> list[float]:
     """Points of the sections that begin so; returns the nominal values."""
     chosen = [figure for figure in figures if figure.section.startswith(prefix) and figure.measured is not None]
     sections = list(dict.fromkeys(figure.section for figure in chosen))
@@ -101,22 +101,22 @@ def _band(axes: Axes, nominal: Sequence[float], bound: Bound, as_percent: bool) 
     axes.axhline(0, color="#888888", linewidth=0.8)
 
 
-def _percent(figure: Figure) -> float:
+def _percent(figure: Value) -> float:
     assert figure.measured is not None
     return 100 * (figure.measured / figure.asked - 1)
 
 
-def _difference(figure: Figure) -> float:
+def _difference(figure: Value) -> float:
     assert figure.measured is not None
     return figure.measured - figure.asked
 
 
-def _goodput_panel(axes: Axes, figures: Sequence[Figure]) -> None:
+def _goodput_panel(axes: Axes, figures: Sequence[Value]) -> None:
     axes.set(title="Goodput of every pair", xlabel="nominal (Mbit/s)", ylabel="measured - nominal (%)", xscale="log")
     _band(axes, _scatter(axes, figures, "goodput", _percent), GOODPUT, as_percent=True)
 
 
-def _message_panel(axes: Axes, figures: Sequence[Figure]) -> None:
+def _message_panel(axes: Axes, figures: Sequence[Value]) -> None:
     axes.set(title="Time of single messages", xlabel="size / rate + delay (ms)", xscale="log")
     axes.set_ylabel("measured - nominal (ms)")
     axes.set_yscale("symlog", linthresh=1.0)
@@ -124,14 +124,14 @@ def _message_panel(axes: Axes, figures: Sequence[Figure]) -> None:
     _band(axes, _scatter(axes, figures, "message", _difference), MESSAGE, as_percent=False)
 
 
-def _round_trip_panel(axes: Axes, figures: Sequence[Figure]) -> None:
+def _round_trip_panel(axes: Axes, figures: Sequence[Value]) -> None:
     axes.set(title="Round trips", xlabel="nominal (ms)", ylabel="measured - nominal (ms)")
     nominal = _scatter(axes, figures, "round trip", _difference)
     for bound in (RTT_MEDIAN, RTT_P95):
         _band(axes, nominal, bound, as_percent=False)
 
 
-def _trace_panel(axes: Axes, figures: Sequence[Figure]) -> None:
+def _trace_panel(axes: Axes, figures: Sequence[Value]) -> None:
     axes.set(title="Rates changed once a second", xlabel="second", ylabel="goodput (Mbit/s)")
     traces = [figure for figure in figures if "asked_mbit" in figure.detail][:4]
     for color, figure in zip(COLORS, traces, strict=False):

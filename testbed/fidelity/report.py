@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from testbed.fidelity.figures import Figure, number
+from testbed.fidelity.values import Value, number
 from testbed.files import write_whole
 from testbed.record.info import environment
 
@@ -51,7 +51,7 @@ def write(path: Path, record: dict[str, Any]) -> None:
     write_whole(path, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
 
 
-def show(figures: Sequence[Figure], console: Console | None = None) -> None:
+def show(figures: Sequence[Value], console: Console | None = None) -> None:
     """One line per section and the figure nearest to, or furthest beyond, its bound; then every miss."""
     console = console or Console()
     if not console.is_terminal:
@@ -76,7 +76,7 @@ def show(figures: Sequence[Figure], console: Console | None = None) -> None:
         console.print(table)
 
 
-def _cells(figure: Figure) -> tuple[str, str, str, str]:
+def _cells(figure: Value) -> tuple[str, str, str, str]:
     measured = "nothing" if figure.measured is None else f"{number(figure.measured)} {figure.unit}"
     return figure.name, f"{number(figure.asked)} {figure.unit}", measured, figure.bound.text(figure.unit)
 

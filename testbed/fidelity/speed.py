@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from testbed.fabrics.virtual import VirtualFabric
-from testbed.fidelity.figures import Bound, Figure, settled
+from testbed.fidelity.values import Bound, Value, settled
 from testbed.layout import Layout
 from testbed.message import Message
 from testbed.roles.compute import compute_model
@@ -92,18 +92,18 @@ def messages_per_s(regions: int, workers: int, messages: int = MESSAGES) -> floa
     return fabric.messages / (process_time() - began_s)
 
 
-def figures() -> list[Figure]:
+def figures() -> list[Value]:
     """The virtual network's speed on a small and on a large tree, and how a message's cost grows between them."""
     return settled(_figures)
 
 
-def _figures() -> list[Figure]:
+def _figures() -> list[Value]:
     small, large = messages_per_s(*SMALL), messages_per_s(*LARGE)
     section, growth = "virtual network alone", f"cost of a message, {_name(LARGE)} to {_name(SMALL)}"
     return [
-        Figure(section, _name(SMALL), "messages/s", SMALL_PER_S, small, AT_LEAST),
-        Figure(section, _name(LARGE), "messages/s", LARGE_PER_S, large, AT_LEAST),
-        Figure(section, growth, "times", GROWTH, small / large, AT_MOST),
+        Value(section, _name(SMALL), "messages/s", SMALL_PER_S, small, AT_LEAST),
+        Value(section, _name(LARGE), "messages/s", LARGE_PER_S, large, AT_LEAST),
+        Value(section, growth, "times", GROWTH, small / large, AT_MOST),
     ]
 
 

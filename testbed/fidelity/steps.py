@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from testbed.errors import RunError
-from testbed.fidelity.figures import Bound, Figure, settled
+from testbed.fidelity.values import Bound, Value, settled
 
 EXPERIMENT, SYSTEMS, DEVICE = "cifarnet", ("baseline", "terngrad", "weightgrad"), "m60"
 STEPS, STEP_S = 8, 6.0
@@ -27,7 +27,7 @@ LIMIT_S = 600.0
 ERROR = "testbed: error: "  # how the command line begins the one line of its errors
 
 
-def compare(profile: str, regions: tuple[str, ...], say: Callable[[str], None]) -> list[Figure]:
+def compare(profile: str, regions: tuple[str, ...], say: Callable[[str], None]) -> list[Value]:
     """Mean step time of each system, virtual against emulated, on the first two regions with the server in the last.
 
     Parameters
@@ -49,12 +49,12 @@ def compare(profile: str, regions: tuple[str, ...], say: Callable[[str], None]) 
     return [figure for system in SYSTEMS for figure in settled(partial(_compare, system, modelled_s[system], topology))]
 
 
-def _compare(system: str, modelled_s: float, topology: list[str]) -> list[Figure]:
+def _compare(system: str, modelled_s: float, topology: list[str]) -> list[Value]:
     dilation = round(max(1.0, STEP_S / modelled_s), 1)
     emulated_s = mean_step_s("mininet", [system], [*topology, f"compute.dilation={dilation}"])[system]
     detail = {"experiment": EXPERIMENT, "device": DEVICE, "steps": STEPS, "dilation": dilation}
     section = "mean step, virtual and emulated"
-    return [Figure(section, system, "ms", 1e3 * modelled_s, 1e3 * emulated_s, STEP, detail)]
+    return [Value(section, system, "ms", 1e3 * modelled_s, 1e3 * emulated_s, STEP, detail)]
 
 
 def mean_step_s(fabric: str, systems: Iterable[str], settings: Iterable[str]) -> dict[str, float]:

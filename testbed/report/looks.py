@@ -1,4 +1,4 @@
-"""How a system looks in every picture and table, from `looks.toml`."""
+"""How a system looks in every picture and table, from `looks.toml`, and what a fabric's time is called there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from zlib import crc32
 import msgspec
 
 TABLE = Path(__file__).with_name("looks.toml")
+CLOCKS = Path(__file__).with_name("clocks.toml")
 
 
 class Look(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,6 +25,12 @@ class Look(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def known() -> dict[str, Look]:
     """The looks that `looks.toml` fixes."""
     return msgspec.toml.decode(TABLE.read_bytes(), type=dict[str, Look])
+
+
+@cache
+def clocks() -> dict[str, str]:
+    """What the time of a run is called, by the name of its fabric: "emulated time"."""
+    return msgspec.toml.decode(CLOCKS.read_bytes(), type=dict[str, str])
 
 
 def look(system: str) -> Look:

@@ -14,7 +14,7 @@ import pytest
 from testbed.emulation import sandbox
 from testbed.errors import RunError
 from testbed.fidelity import against, goodput, measure, messages, plot, report, steps
-from testbed.fidelity.figures import Bound, Figure
+from testbed.fidelity.values import Bound, Value
 from testbed.wan import profile as profiles
 from testbed.wan.plan import region_of
 from testbed.wan.profile import Cap, Link
@@ -93,11 +93,11 @@ def test_deliveries_are_compared_for_each_pair_and_as_a_whole() -> None:
 
 
 FIGURES = [
-    Figure("goodput, alone", "a>b", "Mbit/s", 99, 98.9, goodput.GOODPUT),
-    Figure("goodput, all at once", "a>b", "Mbit/s", 99, 80.0, goodput.GOODPUT),
-    Figure("message, after an idle second", "a>b 16 KB", "ms", 31, 31.2, messages.MESSAGE),
-    Figure("round trip, idle, median", "a<>b", "ms", 60, None, measure.RTT_MEDIAN),
-    Figure(
+    Value("goodput, alone", "a>b", "Mbit/s", 99, 98.9, goodput.GOODPUT),
+    Value("goodput, all at once", "a>b", "Mbit/s", 99, 80.0, goodput.GOODPUT),
+    Value("message, after an idle second", "a>b 16 KB", "ms", 31, 31.2, messages.MESSAGE),
+    Value("round trip, idle, median", "a<>b", "ms", 60, None, measure.RTT_MEDIAN),
+    Value(
         *("trace, worst second", "a>b", "Mbit/s", 50, 50.5, measure.INTERVAL),
         {"asked_mbit": [99, 50], "measured_mbit": [99, 50.5]},
     ),
@@ -146,7 +146,7 @@ def test_the_picture_of_the_same_figures_is_the_same(tmp_path: Path) -> None:
     for name in ("one.png", "two.png"):
         plot.draw(tmp_path / name, FIGURES, "test")
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
-    plot.draw(tmp_path / "none.png", [Figure("goodput", "a>b", "Mbit/s", 1, None, Bound(relative=1))], "test")
+    plot.draw(tmp_path / "none.png", [Value("goodput", "a>b", "Mbit/s", 1, None, Bound(relative=1))], "test")
     assert (tmp_path / "none.png").stat().st_size > 10_000
 
 

@@ -14,7 +14,7 @@ import pytest
 from testbed.emulation import sandbox
 from testbed.errors import NetworkError
 from testbed.fidelity import gate
-from testbed.fidelity.figures import Bound, Figure
+from testbed.fidelity.values import Bound, Value
 
 SCENARIOS = Path(__file__).with_name("gate_scenarios.py")
 SUPERVISE = "import sys; from testbed.emulation import sandbox; sys.exit(sandbox.run(sys.argv[1:]))"
@@ -106,8 +106,8 @@ def test_a_dead_delay_line_stops_the_run_and_every_link_is_named() -> None:
 
 
 def test_the_error_names_link_asked_and_measured_in_one_line_and_all_in_a_table() -> None:
-    faults = [Figure("goodput", f"a>{k}", "Mbit/s", 40.0, 90.0, Bound(relative=0.05)) for k in range(5)]
-    faults.append(Figure("goodput", "a>9", "Mbit/s", 40.0, None, Bound(relative=0.05)))
+    faults = [Value("goodput", f"a>{k}", "Mbit/s", 40.0, 90.0, Bound(relative=0.05)) for k in range(5)]
+    faults.append(Value("goodput", "a>9", "Mbit/s", 40.0, None, Bound(relative=0.05)))
     error = gate.failure("wan", "a>0 is not shaped", faults)
     assert isinstance(error, NetworkError)
     assert str(error).startswith("a>0 is not shaped; 6 links do not do what profile wan says: a>0 goodput 40 Mbit/s")
@@ -118,7 +118,7 @@ def test_the_error_names_link_asked_and_measured_in_one_line_and_all_in_a_table(
     assert table.splitlines()[-1].split()[4] == "nothing"
 
 
-BAD, GOOD = ([Figure("goodput", "a>b", "Mbit/s", 40.0, value, Bound(relative=0.05))] for value in (90.0, 40.0))
+BAD, GOOD = ([Value("goodput", "a>b", "Mbit/s", 40.0, value, Bound(relative=0.05))] for value in (90.0, 40.0))
 
 
 def test_what_fails_is_probed_again_after_a_pause_and_only_what_fails_every_time_is_a_fault(
@@ -138,8 +138,8 @@ def test_a_figure_that_held_once_is_no_fault_whatever_another_one_of_its_link_di
 ) -> None:
     monkeypatch.setattr(gate, "sleep", lambda _: None)
     monkeypatch.setattr(gate.Stolen, "share", 0.0)
-    late, early = (Figure("message of 64 KB", "a>b", "ms", 20.0, value, Bound(relative=0.05)) for value in (90.0, 20.0))
-    nothing = [Figure("goodput", "a>b", "Mbit/s", 40.0, None, Bound(relative=0.05))]
+    late, early = (Value("message of 64 KB", "a>b", "ms", 20.0, value, Bound(relative=0.05)) for value in (90.0, 20.0))
+    nothing = [Value("goodput", "a>b", "Mbit/s", 40.0, None, Bound(relative=0.05))]
     later = iter([[*BAD, early]])
     assert gate._again({"a>b": [*GOOD, late]}, lambda _: next(later)) == {"a>b": [*GOOD, early]}
     later = iter([nothing] * 4)

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from testbed.report.looks import clocks
+
 NONE = "–"
 NOT_REACHED = "not reached"
 
@@ -75,5 +77,5 @@ def duration(time_s: float) -> str:
 
 def clock(fabrics: Iterable[str]) -> str:
     """What the times are that were taken on these fabrics: "emulated time", "virtual time", or plain "time"."""
-    kinds = {{"mininet": "emulated time", "virtual": "virtual time"}.get(fabric, "time") for fabric in fabrics}
+    kinds = {clocks().get(fabric, "time") for fabric in fabrics}
     return kinds.pop() if len(kinds) == 1 else "time"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.fidelity.figures import Bound, Figure, settled, table
+from testbed.fidelity.values import Bound, Value, settled, table
 
 MESSAGE = Bound(relative=0.02, absolute=1.0)
 positive = st.floats(1e-3, 1e6)
@@ -31,7 +31,7 @@ def test_a_bound_is_the_larger_of_its_two_parts(asked: float, measured: float, h
 
 @given(positive, positive)
 def test_a_figure_is_ok_exactly_when_it_is_off_by_no_more_than_its_room(asked: float, measured: float) -> None:
-    figure = Figure("message", "a>b", "ms", asked, measured, MESSAGE)
+    figure = Value("message", "a>b", "ms", asked, measured, MESSAGE)
     assert figure.ok == (figure.off <= 1) or math.isclose(figure.off, 1, rel_tol=1e-9)
 
 
@@ -48,13 +48,13 @@ def test_a_figure_is_ok_exactly_when_it_is_off_by_no_more_than_its_room(asked: f
 def test_a_limit_is_kept_on_one_side(bound: Bound, asked: float, measured: float, holds: bool, text: str) -> None:
     assert bound.holds(asked, measured) is holds
     assert bound.text("s") == text
-    assert Figure("network up", "large", "s", asked, measured, bound).ok is holds
+    assert Value("network up", "large", "s", asked, measured, bound).ok is holds
 
 
-def answers(*values: float) -> Iterator[list[Figure]]:
+def answers(*values: float) -> Iterator[list[Value]]:
     """What a measurement finds each time it is made: one figure that varies, and one that is always good."""
-    good = Figure("trace", "a>b", "Mbit/s", 40, 40, MESSAGE)
-    return iter([[Figure("goodput", "a>b", "Mbit/s", 40, value, MESSAGE), good] for value in values])
+    good = Value("trace", "a>b", "Mbit/s", 40, 40, MESSAGE)
+    return iter([[Value("goodput", "a>b", "Mbit/s", 40, value, MESSAGE), good] for value in values])
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_misses_is_measured_again_as_a_whole_and_the_record_keeps_it(
 
 
 def test_what_did_not_come_is_never_ok_and_is_null_in_the_record() -> None:
-    figure = Figure("goodput", "a>b", "Mbit/s", 40.0, None, Bound(relative=0.5), {"tool": "iperf3"})
+    figure = Value("goodput", "a>b", "Mbit/s", 40.0, None, Bound(relative=0.5), {"tool": "iperf3"})
     assert not figure.ok
     assert figure.off == math.inf
     assert figure.record() == {
@@ -94,7 +94,7 @@ def test_bounds_in_words() -> None:
 
 
 def test_a_table_has_a_line_for_each_figure_with_aligned_columns() -> None:
-    figures = [Figure("goodput", name, "Mbit/s", 1000.0, 12.3456, MESSAGE) for name in ("a>b", "longer>name")]
+    figures = [Value("goodput", name, "Mbit/s", 1000.0, 12.3456, MESSAGE) for name in ("a>b", "longer>name")]
     head, *lines = table(figures).splitlines()
     assert [line.split()[:5] for line in lines] == [
         ["a>b", "goodput", "1,000", "Mbit/s", "12.35"],

@@ -47,7 +47,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Value:
     """One comparison.
 
     Parameters
@@ -92,7 +92,7 @@ class Figure:
         }
 
 
-def settled(measure: Callable[[], list[Figure]]) -> list[Figure]:
+def settled(measure: Callable[[], list[Value]]) -> list[Value]:
     """What `measure` finds; while some figure misses its bound all are measured again, `ATTEMPTS` times at most.
 
     A machine that is busy for a moment makes a good link look bad, never a bad one good. The record keeps what was
@@ -118,7 +118,7 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def table(figures: Sequence[Figure]) -> str:
+def table(figures: Sequence[Value]) -> str:
     """Plain text, one figure a line: link, what, asked, measured, bound."""
     head = ("link", "what", "asked", "measured", "bound")
     rows = [
