@@ -7,8 +7,7 @@ So each round times a copy and every codec once, in turn, and medians over the r
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -26,6 +25,7 @@ from testbed.codecs import CODECS
 from testbed.codecs.base import Key
 from testbed.codecs.memory import remembering
 from testbed.errors import InputError, nearest
+from testbed.experiment import assembly
 from testbed.files import write_whole
 from testbed.layout import Layer, Layout
 from testbed.report.pictures.style import save
@@ -74,7 +74,7 @@ def measure(
     cases = [(size, name, count) for size in sizes for name in distributions for count in threads]
     figures: list[Speed] = []
     for size, distribution, count in track(cases, "codecs", transient=True, console=Console(stderr=True)):
-        with _threads(count):
+        with assembly.threads(count):
             figures += _case(codecs, size, distribution, count, rounds)
     return figures
 
@@ -147,16 +147,6 @@ def _seconds(work: Callable[[], Any]) -> float:
     began_s = perf_counter()
     work()
     return perf_counter() - began_s
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def write_json(path: Path, figures: Sequence[Speed], machine: msgspec.Struct) -> None:
