@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from own_parts import forget_after
 from small_runs import plain, toml
 
 from testbed import plugins
@@ -24,6 +25,12 @@ class {class_name}(testbed.CodecSystem):
     def codec(self, sender):
         return Half(self.task.layout)
 """
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests after one do not see its plug-ins."""
+    forget_after(monkeypatch)
 
 
 def system(folder: Path, name: str, file: str = "") -> Path:
