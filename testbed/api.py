@@ -260,8 +260,8 @@ def _read(path: str | Path) -> Run:
 
 def _own_definitions() -> plugin.Interactive:
     """What the script or notebook has registered, after making sure that this is its own process."""
-    child = multiprocessing.parent_process() is not None and "__mp_main__" in sys.modules
-    if plugin.importing() or (child and getattr(multiprocessing.current_process(), "_inheriting", False)):
+    starting = getattr(multiprocessing.current_process(), "_inheriting", False)  # a job, which imports the script first
+    if plugin.importing() or starting:
         raise InputError(f"testbed.run() is called while the script is being imported: {GUARD}")
     return plugin.interactive()
 

@@ -98,7 +98,7 @@ def test_where_a_loop_runs_already_the_bits_are_the_same(small_data: None, tmp_p
 @pytest.mark.slow
 def test_an_interrupt_ends_it_cleanly_where_a_loop_runs(small_data: None, tmp_path: Path) -> None:
     def interrupt() -> None:
-        while not any(tmp_path.rglob(EVENTS)):
+        while not any('"step"' in path.read_text() for path in tmp_path.rglob(EVENTS)):
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
