@@ -93,5 +93,5 @@ def test_the_command_line_asks_for_it(small_data: None, tmp_path: Path, jobs: in
 
 def test_without_tensorboard_installed_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install '\.\[tensorboard\]'"):
+    with pytest.raises(InputError, match=r"pip install 'geo-testbed\[tensorboard\]'"):
         tensorboard.require()
