@@ -34,6 +34,7 @@ def events(of: testbed.Run) -> dict[str, bytes]:
     return {result.system: (result.folder / EVENTS).read_bytes() for result in of.results}
 
 
+@pytest.mark.slow
 def test_a_run_is_frames_and_pictures(small_data: None, tmp_path: Path) -> None:
     played = run(tmp_path, set={"training.steps": 6}, seeds=[0, 1])
     assert isinstance(played, testbed.Run)
@@ -51,6 +52,7 @@ def test_a_run_is_frames_and_pictures(small_data: None, tmp_path: Path) -> None:
     assert "<table" in page and "data:image/png;base64," in page and "terngrad" in page
 
 
+@pytest.mark.slow
 def test_all_ways_to_name_an_experiment_are_one(small_data: None, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(toml(FEW))
@@ -69,6 +71,7 @@ def test_what_is_asked_for_changes_the_experiment(small_data: None, tmp_path: Pa
         run(tmp_path, set={"training.stepz": 4})
 
 
+@pytest.mark.slow
 def test_runs_are_loaded_and_compared(small_data: None, tmp_path: Path) -> None:
     first, second = run(tmp_path), run(tmp_path, systems=["baseline", "onebit"])
     again = testbed.load(first.folder)
@@ -79,6 +82,7 @@ def test_runs_are_loaded_and_compared(small_data: None, tmp_path: Path) -> None:
         testbed.compare([first, first.folder])
 
 
+@pytest.mark.slow
 def test_a_sweep_is_a_series(small_data: None, tmp_path: Path) -> None:
     series = run(tmp_path, {**FEW, "sweep": {"training.batch_size": [8, 16]}}, systems=["baseline"])
     assert isinstance(series, testbed.Series)

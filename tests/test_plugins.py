@@ -74,6 +74,7 @@ def test_a_module_is_found_in_the_working_folder(tmp_path: Path, monkeypatch: py
     assert point.experiment.plugins == ["a_lab_of_ones_own.sign"]
 
 
+@pytest.mark.slow
 def test_an_installed_package_needs_no_word(tmp_path: Path) -> None:
     """Its entry point is enough; in a process of its own, since entry points are read from the path."""
     system(tmp_path, "by-package", "installed_lab.py")

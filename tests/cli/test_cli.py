@@ -80,6 +80,7 @@ def test_a_run_from_file_to_report(small_data: None, command: Output, file: Path
     }
 
 
+@pytest.mark.slow
 def test_options_end_up_in_the_record(small_data: None, command: Output, file: Path, tmp_path: Path) -> None:
     options = ["--systems", "terngrad baseline", "--seeds", "3,4", "--set", "training.steps=2", "--fabric", "virtual"]
     code, _, _ = command("run", file, "--out", tmp_path / "results", *options)
@@ -110,6 +111,7 @@ def test_plot_makes_the_report_again_from_the_records_alone(finished: Path, comm
     assert (finished / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_compare_sets_runs_side_by_side(finished: Path, command: Output) -> None:
     code, stdout, _ = command("compare", finished)
     assert code == 0

@@ -219,6 +219,7 @@ def test_a_signal_ends_a_run_with_a_partial_summary(long_run: Any, number: signa
     assert (folder / "comparison.png").stat().st_size > 0
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_kill_9_and_resume(long_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     process, folder = long_run("killed")

@@ -32,6 +32,7 @@ def test_this_machines_count_is_read() -> None:
     assert 0.0 <= Stolen().share <= 1.0
 
 
+@pytest.mark.slow
 def test_a_run_that_measures_says_what_was_taken(
     small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

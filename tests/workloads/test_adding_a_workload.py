@@ -86,6 +86,7 @@ def library(name: str, **members: Any) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_a_network_of_torchvisions_kind(load_page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def resnet18(*, weights: object = None, progress: bool = True, num_classes: int = 1000) -> nn.Module:
         body = (nn.Conv2d(3, 8, 3, 4), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1))

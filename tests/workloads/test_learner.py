@@ -136,6 +136,7 @@ def test_a_device_that_is_not_there_is_named(name: str, message: str) -> None:
         device(name)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_stand_in_takes_cifarnet_hundreds_of_steps() -> None:
     content = cifar.content(standin.generate(batches=6, images=10_000, form=cifar.FORMAT))

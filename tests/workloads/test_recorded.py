@@ -31,6 +31,7 @@ def played(folder: Path, **parts: Any) -> Run:
     return load(start(experiment(**{**GPT, **parts}), folder))
 
 
+@pytest.mark.slow
 def test_every_kind_of_system_trains_it(tmp_path: Path) -> None:
     """Gradients, coded gradients, local steps, weights quantized by second moments, momentum at the worker."""
     systems = {name: {} for name in ("baseline", "terngrad", "diloco", "weightgrad", "dgc")}
@@ -49,6 +50,7 @@ def test_every_kind_of_system_trains_it(tmp_path: Path) -> None:
         assert tests["accuracy"].between(0, 1).all()
 
 
+@pytest.mark.slow
 def test_it_repeats(tmp_path: Path) -> None:
     first, second = (played(tmp_path / name, systems={"weightgrad": {}}).results[0] for name in "ab")
     assert (first.folder / "events.jsonl").read_bytes() == (second.folder / "events.jsonl").read_bytes()

@@ -153,6 +153,7 @@ def test_a_rounding_error_is_no_interval(make_run: MakeRun) -> None:
     assert {line[heads.index("computing")] for line in cells} == {"0.150 s"}
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_twenty_systems_five_seeds_and_fifty_thousand_steps_fit_into_a_gigabyte() -> None:
     done = subprocess.run([sys.executable, BENCHMARK], capture_output=True, text=True, check=True, timeout=600)

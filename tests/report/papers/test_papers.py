@@ -87,6 +87,7 @@ def test_numbers_name_what_there_is() -> None:
         assert not number.experiment or experiment.find(number.experiment)
 
 
+@pytest.mark.slow
 def test_every_number_of_a_paper_meets_a_run_of_its_experiment() -> None:
     """Scales and sweeps reach each of them; otherwise it would never be shown."""
     met: list[Number] = []
