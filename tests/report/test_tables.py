@@ -22,6 +22,8 @@ from testbed.report.papers.beside import paper_rows
 from testbed.report.terminal import show
 from testbed.report.write import write_report
 
+pytestmark = pytest.mark.slow
+
 MakeRun = Callable[..., Path]
 STAND_IN = DataInfo(dataset="CIFAR-10", stand_in=True, note="no network")
 
@@ -101,7 +103,6 @@ def test_a_column_that_nothing_fills_is_left_out(make_run: MakeRun) -> None:
     assert not {"EMA", "full precision", "time to target"} & set(heads)
 
 
-@pytest.mark.slow
 def test_stand_in_data_and_unfinished_runs_are_marked_everywhere(make_run: MakeRun) -> None:
     folder = make_run(data=STAND_IN, ends={"terngrad": (30, "interrupted")})
     run, frame = write_report(folder)

@@ -23,6 +23,8 @@ from testbed.report.numbers.tables import compared_tables
 from testbed.report.page.html import page, write_page
 from testbed.report.papers.beside import paper_rows
 
+pytestmark = pytest.mark.slow
+
 MakeRun = Callable[..., Path]
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
@@ -82,7 +84,6 @@ def test_the_pages_numbers_are_the_records(make_run: MakeRun) -> None:
     assert all(sentence in shown.text for sentence in headlines(run, frame))
 
 
-@pytest.mark.slow
 def test_the_page_needs_no_other_file_and_runs_no_script(make_run: MakeRun) -> None:
     path = write_page(make_run(**FACTS))
     shown = Page(path.read_text())
@@ -138,7 +139,6 @@ def test_a_run_without_facts_has_a_page(make_run: MakeRun) -> None:
     assert "the facts of the run are not known" in page_of(folder).text
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine (Debian: apt-get install chromium)")
 @pytest.mark.parametrize(
     ("look", "width", "options"),

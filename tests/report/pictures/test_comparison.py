@@ -24,6 +24,8 @@ from testbed.report.numbers.summary import summarize
 from testbed.report.pictures import parts
 from testbed.report.pictures.style import png
 
+pytestmark = pytest.mark.slow
+
 MakeRun = Callable[..., Path]
 
 
@@ -43,7 +45,6 @@ def heading(figure: Figure) -> str:
     return "\n".join(text.get_text() for text in figure.subfigs[0].texts)
 
 
-@pytest.mark.slow
 def test_the_same_records_make_the_same_picture_whatever_the_users_settings(make_run: MakeRun) -> None:
     folder = make_run()
     first = png(draw(folder))
@@ -51,7 +52,6 @@ def test_the_same_records_make_the_same_picture_whatever_the_users_settings(make
         assert png(draw(folder)) == first
 
 
-@pytest.mark.slow
 def test_drawing_leaves_the_users_settings_alone(make_run: MakeRun) -> None:
     with matplotlib.rc_context({"font.size": 30}):
         draw(make_run())
@@ -130,7 +130,6 @@ def test_a_long_run_is_thinned_and_keeps_its_end() -> None:
     assert curves.thinned(column[:7]).tolist() == list(range(7))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -156,7 +155,6 @@ def test_every_run_has_a_picture(make_run: MakeRun, options: dict[str, Any]) -> 
     assert picture.std() > 0.02
 
 
-@pytest.mark.slow
 def test_many_systems_make_the_picture_taller_not_the_bars_thinner(make_run: MakeRun) -> None:
     systems = ["baseline", *(f"system-{k}" for k in range(19))]
     height, width = pixels(make_run(systems=systems, steps=5)).shape[:2]

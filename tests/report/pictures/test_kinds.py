@@ -21,6 +21,8 @@ from testbed.report.pictures import draw, parts, write
 from testbed.report.pictures.registry import drawn, gallery
 from testbed.report.pictures.style import COLUMN
 
+pytestmark = pytest.mark.slow
+
 MakeRun = Callable[..., Path]
 NETWORK = {
     "us-west-1>us-east-2": LinkInfo(goodput_mbit=119.0, rtt_ms=49.0),
@@ -59,7 +61,6 @@ def whole(make_run: MakeRun) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_each_kind_is_drawn_where_its_data_are_and_only_there(whole: Path, make_run: MakeRun, tmp_path: Path) -> None:
     run = load(whole)
     paths = write([run], tmp_path / "whole", formats=["png"])
@@ -69,7 +70,6 @@ def test_each_kind_is_drawn_where_its_data_are_and_only_there(whole: Path, make_
     assert [path.stem for path in paths] == ["loss", "time"]
 
 
-@pytest.mark.slow
 def test_a_picture_is_one_column_wide_and_the_same_each_time(whole: Path, tmp_path: Path) -> None:
     run = load(whole)
     first = write([run], tmp_path / "a", ["speedup"])

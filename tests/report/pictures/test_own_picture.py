@@ -21,6 +21,8 @@ from testbed.report.pictures import PICTURES, draw, write
 from testbed.report.pictures.registry import gallery
 from testbed.report.pictures.style import COLUMN, FORMATS, WIDE
 
+pytestmark = pytest.mark.slow
+
 MakeRun = Callable[..., Path]
 OWN = '''
 """How long each step took."""
@@ -63,7 +65,6 @@ def test_one_file_is_enough_for_a_picture_of_ones_own(own: None, make_run: MakeR
     assert (tmp_path / "out" / "steps.png").stat().st_size > 5_000
 
 
-@pytest.mark.slow
 def test_it_stands_behind_the_testbeds_own_on_the_page(own: None, make_run: MakeRun) -> None:
     run = load(make_run())
     shown = pictures_of_the_page(run, summarize(run))
@@ -71,7 +72,6 @@ def test_it_stands_behind_the_testbeds_own_on_the_page(own: None, make_run: Make
     assert shown[-1][:2] == ("steps", "How long each step took, of those who took any.")
 
 
-@pytest.mark.slow
 def test_where_the_records_do_not_have_its_data_it_is_left_out_or_refused(own: None, make_run: MakeRun) -> None:
     run = load(make_run(steps=1))
     with pytest.raises(InputError, match="hold nothing for 'steps': How long each step took"):
@@ -98,7 +98,6 @@ def test_a_picture_keeps_its_style_wherever_it_is_shown(make_run: MakeRun, tmp_p
     assert b"/FontFile2" in (tmp_path / "loss.pdf").read_bytes()
 
 
-@pytest.mark.slow
 def test_drawing_needs_no_pyplot_and_leaves_the_users_settings_alone(make_run: MakeRun) -> None:
     folder = make_run(steps=20)
     code = (
