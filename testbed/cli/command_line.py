@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from testbed import __version__
 from testbed.cli import bench, bytes, clean, compare, doctor, fidelity, plot, profile, report, run, trace
 from testbed.cli.options import Commands
+from testbed.emulation.sandbox import find_administrators_tools
 from testbed.errors import TestbedError
 
 DESCRIPTION = "Train one model across emulated data centers and compare geo-distributed training systems."
@@ -23,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = _parser()
     options = parser.parse_args(argv)
-    _find_administrators_tools()
+    find_administrators_tools()
     try:
         return options.command(options)
     except TestbedError as error:
@@ -37,12 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-
-
-def _find_administrators_tools() -> None:
-    """Look for programs in the sbin folders as well: `tc` is there on Debian, and an ordinary user's PATH is not."""
-    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    os.environ["PATH"] = os.pathsep.join(dict.fromkeys([*path, "/usr/sbin", "/sbin"]))
 
 
 def _log_notes(error: TestbedError) -> None:

@@ -76,8 +76,15 @@ def inside() -> bool:
     return os.environ.get(MARK) == str(Path("/proc/self/ns/pid").readlink())
 
 
+def find_administrators_tools() -> None:
+    """Look for programs in the sbin folders as well: `tc` is there on Debian, and an ordinary user's PATH is not."""
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join(dict.fromkeys([*path, "/usr/sbin", "/sbin"]))
+
+
 def available() -> str | None:
     """None when an emulated run is possible on this machine, else in one line why not and what would allow it."""
+    find_administrators_tools()
     missing = [tool for tool in ("unshare", "ip", "tc", "bash") if not shutil.which(tool)]
     if missing:
         return f"{', '.join(missing)} not found; install the packages util-linux, iproute2 and bash"

@@ -110,3 +110,9 @@ def test_an_ordinary_user_needs_no_privilege(ordinary: tuple[list[str], dict[str
     python, env = ordinary
     seen = answer([*python[:-1], *scenario("refused", python=python[-1])], env=env)
     assert "no link" in seen
+
+
+def test_an_ordinary_users_path_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `import testbed` finds it in a script of theirs: `tc` lies in /usr/sbin."""
+    monkeypatch.setenv("PATH", "/usr/local/bin:/usr/bin:/bin")
+    assert "tc" not in (sandbox.available() or "")
