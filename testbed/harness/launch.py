@@ -28,6 +28,7 @@ from testbed.report.write import write_report
 from testbed.workloads.devices import device as check_device
 
 Say = Callable[[str], None]
+CLONE = Path("experiments", "..", "Makefile")  # in the working directory where that is a clone of the repository
 
 
 class EndedInside(RunError):
@@ -170,7 +171,7 @@ def _report_on(folder: Path, play: Callable[[], None], quiet: bool = False) -> N
         print(f"table: {shown / 'summary.md'}\nplot:  {shown / 'comparison.png'}")
         if (folder / REPLAY).is_file():
             print(f"trace: {shown / REPLAY}")
-        print(f"page:  make report RUN={shown}")
+        print(f"page:  {'make report RUN=' if CLONE.is_file() else 'testbed report '}{shown}")
     if failure is not None:
         raise failure
 
