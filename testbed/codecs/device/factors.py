@@ -49,6 +49,11 @@ def classify(x: torch.Tensor, thresholds: np.ndarray, allocate: Allocate) -> tor
     return _symbols(x, thresholds)
 
 
+def lowered(symbols: torch.Tensor) -> torch.Tensor:
+    """Each symbol less one, but for zeros."""
+    return symbols - (symbols > 0).to(torch.uint8)
+
+
 def _symbols(x: torch.Tensor, thresholds: np.ndarray) -> torch.Tensor:
     symbols = torch.ones_like(x, dtype=torch.uint8)
     for threshold in thresholds.tolist():

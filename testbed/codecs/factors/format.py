@@ -3,11 +3,12 @@
 1. points: float32, what the quantizer of each signal needs, X and Delta of the first layer, then of the second, ...;
 2. sizes: uint32, the bytes of each signal's run in the third buffer, in the same order;
 3. runs: for each signal a byte, then its symbols, row by row, as `testbed.codecs.lossless.entropy` codes them. With
-   the byte 0 these are the symbols of all elements; with 1, of those alone at whose place the next layer's X is not
-   zero.
+   the byte 0 these are one run of the symbols of all elements; with 1, two runs, the first one's bytes before it as a
+   uint32: the symbols at whose place the next layer's X is not zero, then all others.
 
 The second form is for what ReLU does: where a layer's output is cut to zero, the next layer's X and this one's Delta
-are zero together (section 4). A bias adds nothing: its gradient is that of a further input that is always 1 (eq. 10).
+are zero together (section 4), so that a run of its own says more of them; it is taken where it is the shorter. A bias
+adds nothing: its gradient is that of a further input that is always 1 (eq. 10).
 
 Factors on a GPU are quantized there; their symbols, a byte each, are coded and decoded on the CPU.
 """
@@ -24,13 +25,13 @@ import torch
 from testbed.codecs import backend
 from testbed.codecs.base import Buffers, Elements, Key, WireBuffers, all_finite, expect, stretches, wire_array
 from testbed.codecs.buffers import BufferPool
-from testbed.codecs.kernels import factors as kernels
 from testbed.codecs.kernels.compiled import warm_up
 from testbed.codecs.lossless.entropy import pack_symbols, unpack_symbols
 from testbed.errors import CodecError
 from testbed.layout import Factors, Layout
 
-EVERYWHERE, WHERE_NEXT_IS_NOT_ZERO = 0, 1
+IN_ONE, BY_THE_NEXT = 0, 1
+COUNT = 4  # bytes before the first of two runs
 
 
 class Signal(NamedTuple):
@@ -47,15 +48,21 @@ class FactorCodec(ABC):
     ----------
     layout : the model, whose linear layers are meant
     samples : L, rows of every factor
+
+    Attributes
+    ----------
+    elements : of all factors together
     """
 
     buffers: ClassVar[int]  # in a message
+    flops = 0.0  # of products that coding makes, beside what its row of `testbed.codecs.costs` says
 
     def __init__(self, layout: Layout, samples: int) -> None:
         warm_up()
         self.layers, self.samples = layout.linear, samples
         widths = [width for layer in self.layers for width in (layer.inputs, layer.outputs)]
         self._shapes = tuple((samples, width) for width in widths)
+        self.elements = samples * sum(widths)
         self._pool = BufferPool()
         self._names = tuple(f"layer {layer.weight.name}, {kind}" for layer in self.layers for kind in ("X", "Delta"))
 
@@ -103,6 +110,8 @@ class Unquantized(FactorCodec):
     """The factors in float32 as they are, in one buffer: ISGQ with its quantization turned off."""
 
     buffers = 1
+
+    costs_as = "float32"
 
     def __init__(self, layout: Layout, samples: int) -> None:
         super().__init__(layout, samples)
@@ -195,26 +204,38 @@ class Quantizer(FactorCodec):
 
     def _pack(self, number: int, symbols: Sequence[np.ndarray]) -> tuple[int, np.ndarray]:
         """The form of a signal's run, and what follows that."""
-        form, chosen, beside = EVERYWHERE, symbols[number], self._beside(number, symbols)
-        if beside is not None:
-            room = self._pool.take(chosen.size)
-            count = kernels.gather_beside(chosen, beside, room)
-            if count >= 0:
-                form, chosen = WHERE_NEXT_IS_NOT_ZERO, room[:count]
-        return form, pack_symbols(chosen, self._alphabet, self._names[number], self._pool.take)
+        one, beside = self._packed(number, symbols[number]), self._beside(number, symbols)
+        if beside is None:
+            return IN_ONE, one
+        there, elsewhere = (self._packed(number, symbols[number][here]) for here in (beside != 0, beside == 0))
+        if COUNT + there.size + elsewhere.size >= one.size:
+            return IN_ONE, one
+        count = np.array([there.size], "<u4").view(np.uint8)
+        return BY_THE_NEXT, np.concatenate([count, there, elsewhere])
+
+    def _packed(self, number: int, symbols: np.ndarray) -> np.ndarray:
+        return pack_symbols(symbols, self._alphabet, self._names[number], self._pool.take)
 
     def _unpack(self, number: int, run: np.ndarray, symbols: Sequence[np.ndarray]) -> np.ndarray:
         (length, width), name = self._shapes[number], self._names[number]
         beside = self._beside(number, symbols)
         form = int(run[0]) if run.size else None
-        if form == EVERYWHERE:
+        if form == IN_ONE:
             return unpack_symbols(run[1:], length * width, self._alphabet, name, self._pool.take)
-        if form != WHERE_NEXT_IS_NOT_ZERO or beside is None:
+        if form != BY_THE_NEXT or beside is None:
             raise CodecError(f"{name}: a run of the unknown form {form}")
-        count = int(np.count_nonzero(beside))
-        chosen = unpack_symbols(run[1:], count, self._alphabet, name, self._pool.take)
-        found = self._pool.take(length * width)
-        kernels.spread_beside(chosen, beside, found)
+        if run.size < 1 + COUNT:
+            raise CodecError(f"{name}: a run of {run.size} bytes does not say where its second half begins")
+        cut = 1 + COUNT + int(run[1 : 1 + COUNT].view("<u4")[0])
+        if cut > run.size:
+            raise CodecError(f"{name}: the first of two runs ends beyond the {run.size} bytes that there are")
+        found, there = self._pool.take(length * width), beside != 0
+        count = int(np.count_nonzero(there))
+        for here, part, size in (
+            (there, run[1 + COUNT : cut], count),
+            (~there, run[cut:], length * width - count),
+        ):
+            found[here] = unpack_symbols(part, size, self._alphabet, name, self._pool.take)
         return found
 
 

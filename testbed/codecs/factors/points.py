@@ -54,6 +54,41 @@ def lloyd_max(x: Elements, levels: int) -> tuple[np.ndarray, np.ndarray]:
     return thresholds, means.astype(np.float32)
 
 
+def lloyd_max_with_zero(magnitudes: Elements, levels: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same for a signal of one sign, with zero as one of its K levels: small elements become zero, too.
+
+    Of a half-normal signal the error left is that of a normal one with 2 K - 1 levels: 0.190 of its square with
+    {0, a} (Max 1960, table 1).
+
+    Parameters
+    ----------
+    magnitudes : float32 [n], none below zero, an array or a tensor elsewhere
+    levels : K, zero included
+
+    Returns
+    -------
+    thresholds : float32 [K - 1], ascending; what is not above the first of them becomes zero
+    points : float32 [K - 1], of the levels beside zero; 0 for one without elements
+    """
+    on = backend.of(magnitudes).factors
+    _, points = lloyd_max(magnitudes, levels - 1)
+    thresholds = _middles(points)
+    counts, means = _bins(on, magnitudes, thresholds)
+    for _ in range(_ROUNDS):
+        points = np.where(counts[1:] > 0, means[1:], points).astype(np.float32)
+        thresholds = _middles(points)
+        before, (counts, means) = counts, _bins(on, magnitudes, thresholds)
+        if np.array_equal(before, counts):
+            break
+    return thresholds, np.where(counts[1:] > 0, means[1:], points).astype(np.float32)
+
+
+def _middles(points: np.ndarray) -> np.ndarray:
+    """Half-way from zero to the first point, from it to the second, ..."""
+    below = np.concatenate([[np.float32(0)], points[:-1]])
+    return np.maximum.accumulate((below + points) / np.float32(2)).astype(np.float32)
+
+
 def _bins(on: ModuleType, x: Elements, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How many elements each bin has, and their means."""
     counts, sums = on.bin_sums(x, thresholds)

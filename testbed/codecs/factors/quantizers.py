@@ -7,7 +7,7 @@ import numpy as np
 from testbed.codecs import backend
 from testbed.codecs.base import Elements, Key
 from testbed.codecs.factors.format import Quantizer, Signal
-from testbed.codecs.factors.points import Product, lloyd_max
+from testbed.codecs.factors.points import Product, lloyd_max, lloyd_max_with_zero
 from testbed.errors import CodecError
 from testbed.layout import Layout
 
@@ -16,8 +16,9 @@ class LloydMax(Quantizer):
     """Naive ISGQ: each signal by the quantizer that is best for itself (isgq, section 3; Lloyd 1982, Max 1960).
 
     A signal's zeros stay zeros, its other elements get one of K levels. Where a signal of one sign has enough zeros (at
-    least a quarter of an even share: 1 in 4 K), as behind a ReLU, zero is one of its K levels ("the threshold is set
-    to zero"); `zero_beside` keeps it beside them, which is more precise and costs a third to a half more.
+    least a quarter of an even share: 1 in 4 K), as behind a ReLU, zero is one of its K levels, and what is nearer to it
+    than to the others becomes zero as well; `zero_beside` keeps it beside K others, which is more precise and costs a
+    third to a half more.
 
     Parameters
     ----------
@@ -26,6 +27,8 @@ class LloydMax(Quantizer):
     levels : K, 2 to 16
     zero_beside : zero is never one of the K levels
     """
+
+    costs_as = "factors, nearest point"
 
     def __init__(self, layout: Layout, samples: int, levels: int = 2, zero_beside: bool = False) -> None:
         if not 2 <= levels <= 16:
@@ -40,9 +43,15 @@ class LloydMax(Quantizer):
         on = backend.of(x).factors
         zeros = len(x) - on.nonzero(x)
         low, high = on.extremes(x) if len(x) else (-1.0, 1.0)
-        shared = (low >= 0 or high <= 0) and not self.zero_beside and 4 * self.levels * zeros >= len(x)
-        thresholds, points = lloyd_max(x, self.levels - 1 if shared else self.levels)
-        symbols = on.classify(x, thresholds, self._pool.take)
+        one_sided = low >= 0 or high <= 0
+        if one_sided and not self.zero_beside and 4 * self.levels * zeros >= len(x):
+            magnitudes = x if low >= 0 else -x
+            thresholds, points = lloyd_max_with_zero(magnitudes, self.levels)
+            symbols = on.lowered(on.classify(magnitudes, thresholds, self._pool.take))
+            points = points if low >= 0 else -points
+        else:
+            thresholds, points = lloyd_max(x, self.levels)
+            symbols = on.classify(x, thresholds, self._pool.take)
         return Signal(np.append(points, np.zeros(self.levels - points.size, np.float32)), symbols)
 
     def values(self, signal: int, quantized: Signal, key: Key) -> Elements:
@@ -71,6 +80,8 @@ class MinimumError(LloydMax):
     ) -> None:
         super().__init__(layout, samples, levels, zero_beside)
         self.rounds, self.bias_weight = rounds, bias_weight
+        rows = (levels + 1) * samples
+        self.flops = 2.0 * rows**2 * sum(width for _, width in self._shapes)  # the Gram products of `Product`
 
     def quantize(self, layer: int, x: Elements, delta: Elements, key: Key) -> tuple[Signal, Signal]:
         inputs, backward = super().quantize(layer, x, delta, key)
@@ -107,6 +118,8 @@ class Dithered(Quantizer):
     samples : L, rows of every factor
     levels : K, 1 to 127
     """
+
+    costs_as = "factors, dithered"
 
     def __init__(self, layout: Layout, samples: int, levels: int = 1) -> None:
         if not 1 <= levels <= 127:

@@ -54,6 +54,12 @@ def classify(x: np.ndarray, thresholds: np.ndarray, allocate: Allocate) -> np.nd
     return symbols
 
 
+def lowered(symbols: np.ndarray) -> np.ndarray:
+    """Each symbol less one, but for zeros: in place, and returned."""
+    np.subtract(symbols, np.uint8(1), out=symbols, where=symbols > 0)
+    return symbols
+
+
 def points_of(symbols: np.ndarray, points: np.ndarray, allocate: Allocate) -> np.ndarray:
     """The point of each symbol, of which there is one for every symbol: float32 [n]."""
     values = allocate(symbols.size, np.float32)
@@ -107,27 +113,6 @@ def points_into(symbols: np.ndarray, points: np.ndarray, out: np.ndarray) -> Non
     """Write the point of each symbol; there is one for every symbol."""
     for i in range(symbols.size):
         out[i] = points[symbols[i]]
-
-
-@kernel((read_only(U8), read_only(U8), writable(U8)))
-def gather_beside(symbols: np.ndarray, beside: np.ndarray, out: np.ndarray) -> int:
-    """Write the symbols at whose place `beside` is not 0; how many, or -1 where one elsewhere is not 0. All are [n]."""
-    count, lost = 0, False
-    for i in range(symbols.size):
-        out[count] = symbols[i]
-        count += beside[i] != 0
-        lost |= beside[i] == 0 and symbols[i] != 0
-    return -1 if lost else count
-
-
-@kernel((read_only(U8), read_only(U8), writable(U8)))
-def spread_beside(chosen: np.ndarray, beside: np.ndarray, out: np.ndarray) -> None:
-    """The inverse of `gather_beside`: as many symbols are chosen as there are places where `beside` is not 0."""
-    count = 0
-    for i in range(out.size):
-        there = beside[i] != 0
-        out[i] = chosen[count] if there else 0
-        count += there
 
 
 @njit(inline="always")
