@@ -2,10 +2,12 @@
 
 Øland and Raj, "Reducing communication overhead in distributed learning by an order of magnitude (almost)", ICASSP 2015,
 quantize uniformly, code the levels with an entropy coder, and spend more bits where the gradient's norm is larger,
-since a small error there does more. The rule here, made anew for every message and for nothing but it:
+since a small error there does more (as MQGrad, section 1, describes it). The rule here:
 
-- all layers share one step, sqrt(12 * error) times the root mean square of the whole vector: rounding to multiples
-  of a step has the mean square step^2 / 12, so the error's mean square is at most about `error` times the vector's;
+- all layers share one step, sqrt(12 * error) times a root mean square: rounding to multiples of a step has the mean
+  square step^2 / 12, so the error's mean square is at most about `error` times that. With `AdaptiveToNorm` it is that
+  of the sender's first vector: as long as the gradients' norm is large they take more bits, and fewer as it falls.
+  `Adaptive` by itself knows one vector and takes its own;
 - a layer's bits are then log2(2 * largest / step + 1): a layer whose values are twice as large gets one bit more, and
   one all of whose values are below half a step gets none. One step for all is what makes the total error smallest
   for the bits spent (reverse water-filling; Cover and Thomas, Elements of Information Theory, 10.3.3);
@@ -20,6 +22,7 @@ symbols, a byte each, are coded and decoded on the CPU.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -37,6 +40,7 @@ from testbed.codecs.base import (
     room,
     wire_array,
 )
+from testbed.codecs.costs import cost_of, cost_with_feedback
 from testbed.codecs.kernels.adaptive import MIDDLE, SYMBOLS
 from testbed.codecs.kernels.vectors import INFINITY_BITS
 from testbed.codecs.lossless.entropy import SymbolRuns
@@ -58,6 +62,8 @@ class Adaptive(VectorCodec):
         even the root mean square is less than half a step
     """
 
+    costs_as = "adaptive"
+
     def __init__(self, layout: Layout, error: float = 0.05) -> None:
         if not 0 < error <= MAX_ERROR:
             raise CodecError(f"error is a fraction of the gradient's mean square, 0 to {MAX_ERROR}, not {error}")
@@ -65,11 +71,20 @@ class Adaptive(VectorCodec):
         self.error = error
         self._runs = SymbolRuns(SYMBOLS, [f"layer {layer.name}" for layer in layout], [layer.size for layer in layout])
 
-    def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
-        """Quantize and code; no random numbers are drawn. CodecError names the layer that holds NaN or infinity."""
-        return self._encode(elements(vector, self.layout), None)
+    def encode(self, vector: torch.Tensor, key: Key | None = None, mean_square: float | None = None) -> Buffers:
+        """Quantize and code; no random numbers are drawn. CodecError names the layer that holds NaN or infinity.
 
-    def encode_with_feedback(self, vector: torch.Tensor, residual: torch.Tensor, key: Key | None = None) -> Buffers:
+        `mean_square` is what the error is a fraction of, by default the vector's own.
+        """
+        return self._encode(elements(vector, self.layout), None, mean_square)
+
+    def encode_with_feedback(
+        self,
+        vector: torch.Tensor,
+        residual: torch.Tensor,
+        key: Key | None = None,
+        mean_square: float | None = None,
+    ) -> Buffers:
         """Encode vector + residual; `residual` [layout.size] becomes what the message leaves of it.
 
         Raises
@@ -79,7 +94,12 @@ class Adaptive(VectorCodec):
         elements(vector, self.layout)  # checks its shape
         rest = beside(residual, vector, self.layout)
         total = torch.add(vector.detach(), residual, out=self._pool.take_like(vector))
-        return self._encode(elements(total, self.layout), rest)
+        return self._encode(elements(total, self.layout), rest, mean_square)
+
+    def mean_square(self, vector: torch.Tensor) -> float:
+        """Of a vector's elements; CodecError as for `encode`."""
+        x = elements(vector, self.layout)
+        return self._squares(x)[0] / max(len(x), 1)
 
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
         """Write each level times its layer's step; see `Codec.decode`."""
@@ -97,18 +117,62 @@ class Adaptive(VectorCodec):
             on.adaptive.reconstruct(symbols[layer.slice], y[layer.slice], step)
         return vector
 
-    def _encode(self, x: Elements, rest: Elements | None) -> Buffers:
+    def _squares(self, x: Elements) -> tuple[float, list[float]]:
+        """The sum of all squares, and each layer's largest magnitude."""
         on = backend.of(x)
         measured = [_checked(layer, *on.vectors.moments(x[layer.slice])[1:]) for layer in self.layout]
-        squares = sum(square for square, _ in measured)
-        shared = math.sqrt(12 * self.error * squares / max(len(x), 1))
+        return sum(square for square, _ in measured), [largest for _, largest in measured]
+
+    def _encode(self, x: Elements, rest: Elements | None, mean_square: float | None) -> Buffers:
+        on = backend.of(x)
+        squares, magnitudes = self._squares(x)
+        shared = math.sqrt(12 * self.error * (squares / max(len(x), 1) if mean_square is None else mean_square))
         steps = np.empty(len(self.layout), np.float32)
         symbols = self._pool.take(len(x))
-        for index, (layer, (_, largest)) in enumerate(zip(self.layout, measured, strict=True)):
+        for index, (layer, largest) in enumerate(zip(self.layout, magnitudes, strict=True)):
             steps[index], top = _step(shared, largest)
             here = None if rest is None else rest[layer.slice]
             on.adaptive.quantize(x[layer.slice], symbols[layer.slice], here, float(steps[index]), top)
         return [steps, self._runs.pack(symbols)]
+
+
+@dataclass
+class Seen:
+    """The mean square of the first vector that was not all zeros, and what messages have left out, with feedback."""
+
+    mean_square: float
+    residual: torch.Tensor | None
+
+
+class AdaptiveToNorm:
+    """Adaptive quantization whose error is a fraction of the sender's first vector's mean square.
+
+    Parameters
+    ----------
+    codec : quantizes
+    feedback : a sender adds what its messages have left out so far to the next one
+    """
+
+    def __init__(self, codec: Adaptive, feedback: bool) -> None:
+        self.codec, self.feedback = codec, feedback
+        self.layout = codec.layout
+        self.decode = codec.decode
+        self.cost = cost_with_feedback(codec) if feedback else cost_of(codec)
+
+    def start(self) -> Seen:
+        """Nothing seen."""
+        return Seen(0.0, torch.zeros(self.layout.size) if self.feedback else None)
+
+    def encode(self, vector: torch.Tensor, key: Key, memory: Seen) -> Buffers:
+        """See `Remembering.encode`; an error in the vector leaves the memory as it was."""
+        mean_square = memory.mean_square or self.codec.mean_square(vector)
+        if memory.residual is None:
+            buffers = self.codec.encode(vector, key, mean_square)
+        else:
+            memory.residual = memory.residual.to(vector.device)
+            buffers = self.codec.encode_with_feedback(vector, memory.residual, key, mean_square)
+        memory.mean_square = mean_square
+        return buffers
 
 
 def _checked(layer: Layer, squares: float, largest: int) -> tuple[float, float]:

@@ -6,15 +6,16 @@ its region's sum, the global server to the mean.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from testbed.codecs.adaptive import MAX_ERROR
+from testbed.codecs.adaptive import MAX_ERROR, AdaptiveToNorm
 from testbed.codecs.adaptive import Adaptive as AdaptiveCodec
 from testbed.codecs.base import Codec
 from testbed.codecs.memory import ErrorFeedback, Remembering
-from testbed.systems.protocols.base import Options
+from testbed.systems.protocols.base import Knob, Options
 from testbed.systems.protocols.codec_system import CodecSystem, Sender
 
 
@@ -23,20 +24,26 @@ class AdaptiveOptions(Options, frozen=True, forbid_unknown_fields=True):
 
     Parameters
     ----------
-    error : mean square of the quantization error, as a fraction of the gradient's mean square
+    error : mean square of the quantization error, as a fraction of the mean square
+    relative_to : of the "first" vector that a sender codes, so that gradients of a large norm take more bits than small
+        ones, as MQGrad describes the rule; or of each vector's "own"
     feedback : a sender adds what its messages have left out so far to the next one; without it, layers with
         values far below the others' are never updated
     """
 
     error: Annotated[float, msgspec.Meta(gt=0, le=MAX_ERROR)] = 0.05
+    relative_to: Literal["first", "own"] = "first"
     feedback: bool = True
 
 
 class Adaptive(CodecSystem):
     name = "adaptive"
     options_type = AdaptiveOptions
+    knobs: ClassVar[Mapping[str, Knob]] = {"error": Knob(low=0.01, high=0.2)}
     options: AdaptiveOptions
 
     def codec(self, sender: Sender) -> Codec | Remembering:
         codec = AdaptiveCodec(self.task.layout, self.options.error)
+        if self.options.relative_to == "first":
+            return AdaptiveToNorm(codec, self.options.feedback)
         return ErrorFeedback(codec) if self.options.feedback else codec

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.codecs import Key
-from testbed.codecs.adaptive import Adaptive
+from testbed.codecs.adaptive import Adaptive, AdaptiveToNorm
 from testbed.codecs.memory import ErrorFeedback
 from testbed.errors import CodecError
 from testbed.layout import Layout
@@ -171,3 +171,22 @@ def test_a_step_from_the_wire_gives_finite_values(step: float) -> None:
 def test_the_error_is_a_fraction(error: float) -> None:
     with pytest.raises(CodecError, match=r"0 to 0\.25"):
         Adaptive(LAYOUT, error)
+
+
+def test_a_large_norm_takes_more_bits_than_a_small_one() -> None:
+    """Against a sender's first vector: of twice its norm a bit more an element, of a tenth hardly any."""
+    codec = AdaptiveToNorm(Adaptive(one_layer(100_000), 0.01), feedback=False)
+    memory, vector = codec.start(), normal(100_000)
+    bits = [8 * nbytes(codec.encode(vector * size, Key(0, 0, 0), memory)) / 100_000 for size in (1.0, 2.0, 1.0, 0.1)]
+    assert bits[1] == pytest.approx(bits[0] + 1, abs=0.1)
+    assert bits[2] == bits[0] and bits[3] < 0.5
+
+
+def test_the_first_vector_that_is_not_zero_counts() -> None:
+    codec = AdaptiveToNorm(Adaptive(one_layer(1000)), feedback=True)
+    memory = codec.start()
+    codec.encode(torch.zeros(1000), Key(0, 0, 0), memory)
+    assert memory.mean_square == 0
+    codec.encode(normal(1000), Key(0, 0, 1), memory)
+    codec.encode(3 * normal(1000), Key(0, 0, 2), memory)
+    assert memory.mean_square == pytest.approx(1, rel=0.1)
