@@ -71,7 +71,7 @@ class Run(reader.Run):
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        """Test loss and metrics of each model at each checkpoint."""
+        """Test loss and metrics: of each model at each checkpoint, and of the reported one often (`probe`)."""
         return self._all("evaluations")
 
     @cached_property

@@ -14,6 +14,7 @@ examples:
   testbed bench codecs
   testbed bench codecs --sizes 1M --threads 1 --only "ternary" --only "ternary, blockwise"
   testbed bench codecs --sizes 1M,10M,60M --json codecs.json --plot codecs.png
+  testbed bench costs --toml testbed/codecs/costs.toml
 """
 UNITS = {"K": 10**3, "M": 10**6, "G": 10**9}
 
@@ -21,13 +22,14 @@ UNITS = {"K": 10**3, "M": 10**6, "G": 10**9}
 def add(commands: Commands) -> None:
     """Add the sub-command."""
     bench = commands.add("bench", _bench, "time the codecs against a copy of the same array", EPILOG)
-    bench.add_argument("what", choices=("codecs",), help="what is timed")
+    bench.add_argument("what", choices=("codecs", "costs"), help="codecs; or what modelled devices charge for them")
     bench.add_argument("--sizes", type=_sizes, default=(10**6, 10**7), metavar="1M,10M", help="elements (1M,10M)")
     bench.add_argument("--threads", type=_sizes, default=(1, 2), metavar="1,2", help="threads of a codec (1,2)")
     bench.add_argument("--rounds", type=_size, default=9, metavar="N", help="interleaved rounds (9)")
     bench.add_argument("--only", action="append", default=[], metavar="CODEC", help="this codec only; may be repeated")
     bench.add_argument("--plugin", action="append", default=[], metavar="FILE", help="Python with a codec of your own")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    bench.add_argument("--toml", type=Path, metavar="FILE", help="of costs: write the table")
     bench.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures to a PNG")
 
 
@@ -49,10 +51,27 @@ def _bench(options: argparse.Namespace) -> int:
     from testbed.report.numbers.tables import markdown_table
 
     plugins.load(options.plugin)
+    if options.what == "costs":
+        return _costs(options)
     figures = bench.measure(bench.codecs_named(options.only), options.sizes, options.threads, options.rounds)
     print(markdown_table(*bench.table(figures)))
     if options.json:
         bench.write_json(options.json, figures, environment())
     if options.plot:
         bench.draw_figures(options.plot, figures)
+    return 0
+
+
+def _costs(options: argparse.Namespace) -> int:
+    from testbed.cli import cost_bench
+    from testbed.codecs.costs import Cost
+    from testbed.record.info import environment
+    from testbed.report.numbers.tables import markdown_table
+
+    size, machine = options.sizes[-1], environment()
+    table = cost_bench.measure(size, options.rounds)
+    cells = [[name, *(f"{getattr(row, key):g}" for key in row.__struct_fields__)] for name, row in table.items()]
+    print(markdown_table(["in copies of the vector", *Cost.__struct_fields__], cells))
+    if options.toml:
+        cost_bench.write(options.toml, table, f"{size / 1e6:g}M elements, {machine.cpu}, one thread.")
     return 0

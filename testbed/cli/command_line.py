@@ -11,13 +11,27 @@ import sys
 from collections.abc import Sequence
 
 from testbed import __version__
-from testbed.cli import bench, bytes, clean, compare, doctor, fidelity, plot, profile, report, run, trace
+from testbed.cli import (
+    bench,
+    bytes,
+    clean,
+    compare,
+    doctor,
+    fidelity,
+    plot,
+    profile,
+    report,
+    run,
+    sensitivity,
+    trace,
+    tune,
+)
 from testbed.cli.options import Commands
 from testbed.emulation.sandbox import find_administrators_tools
 from testbed.errors import TestbedError
 
 DESCRIPTION = "Train one model across emulated data centers and compare geo-distributed training systems."
-COMMANDS = (run, plot, compare, report, bytes, profile, trace, fidelity, bench, doctor, clean)
+COMMANDS = (run, plot, compare, report, tune, sensitivity, bytes, profile, trace, fidelity, bench, doctor, clean)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

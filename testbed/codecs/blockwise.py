@@ -74,6 +74,8 @@ class BlockTernary(BlockFormat):
     float_last : keep the last layer in float32
     """
 
+    costs_as = "ternary, blockwise"
+
     def __init__(self, layout: Layout, clip: float | None = 2.5, float_last: bool = True) -> None:
         super().__init__(layout, float_biases=False, float_last=float_last)
         if clip is not None and not clip > 0:
@@ -103,6 +105,8 @@ class BlockThresholdTernary(BlockFormat):
     layout : the model
     float_biases, float_last : which layers stay in float32
     """
+
+    costs_as = "threshold ternary, blockwise"
 
     def __init__(self, layout: Layout, float_biases: bool = True, float_last: bool = True) -> None:
         super().__init__(layout, float_biases, float_last)

@@ -30,7 +30,7 @@ class DGCMemory:
 class DGC(SparseCodec):
     """Sends the largest accumulated velocities (section 3 of the paper, Algorithm 4 of its appendix).
 
-    For each message the gradient is clipped to `clip_norm` / sqrt(workers); u <- momentum * u + gradient;
+    For each message the gradient is clipped to `clip_norm` * sqrt(workers); u <- momentum * u + gradient;
     v <- v + u; the largest of every layer's |v| are sent. There v keeps what is not sent, the rounding of values that
     do not travel in float32 included (none otherwise: v becomes zero), and u becomes zero (momentum factor masking).
     Layers that send all they have are not masked: they make plain momentum SGD.
@@ -49,6 +49,8 @@ class DGC(SparseCodec):
     masking : whether to clear the momentum of what is sent
     values, dense_biases : see `TopK`
     """
+
+    costs_as = "dgc"
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class DGC(SparseCodec):
         if not 0 <= momentum < 1:
             raise CodecError(f"a momentum is at least 0 and below 1, not {momentum}")
         self.momentum, self.nesterov, self.masking = momentum, nesterov, masking
-        self.clip_norm = None if clip_norm is None else clip_norm / sqrt(workers)
+        self.clip_norm = None if clip_norm is None else clip_norm * sqrt(workers)
         self.kept, self.warmup_epochs, self.epoch_steps = 1 - sparsity, warmup_epochs, epoch_steps
         self.largest = Largest(layout, dense_biases)
 

@@ -29,6 +29,8 @@ class Float32(VectorCodec):
     layout : the model
     """
 
+    costs_as = "float32"
+
     @property
     def nbytes(self) -> int:
         """Exact bytes of a message."""

@@ -43,6 +43,8 @@ class Half(VectorCodec):
     layout : the model
     """
 
+    costs_as = "float16"
+
     @property
     def nbytes(self) -> int:
         """Exact bytes of a message."""

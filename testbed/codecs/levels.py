@@ -68,6 +68,8 @@ class LevelSum(VectorCodec):
     workers : n, how many messages a complete sum has: a data center's at an LPS, all at the global server
     """
 
+    costs_as = "sum of levels"
+
     def __init__(self, messages: Ternary, workers: int) -> None:
         if not 1 <= workers <= 32_767:
             raise CodecError(f"a sum of levels is over 1 to 32,767 workers, not {workers}")

@@ -14,6 +14,7 @@ import torch
 
 from testbed.codecs.base import Buffers, Codec, Key, WireBuffers, elements
 from testbed.codecs.buffers import BufferPool
+from testbed.codecs.costs import cost_of, cost_with_feedback
 from testbed.layout import Layout
 
 
@@ -58,6 +59,7 @@ class Forgetful:
         self.layout = codec.layout
         self.decode = codec.decode
         self.add = adder(codec)
+        self.cost = cost_of(codec)
 
     def start(self) -> None:
         """There is nothing to remember."""
@@ -91,6 +93,7 @@ class ErrorFeedback:
         self.layout = codec.layout
         self.decode = codec.decode
         self.add = adder(codec)
+        self.cost = cost_with_feedback(codec)
         self._fused = getattr(codec, "encode_with_feedback", None)
         self._pool = BufferPool()
 

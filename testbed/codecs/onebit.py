@@ -58,6 +58,8 @@ class OneBit(VectorCodec):
     nbytes : exact bytes of a message
     """
 
+    costs_as = "1-bit"
+
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
         self._columns = [_Columns(layer) for layer in layout]

@@ -97,6 +97,7 @@ class QSGD(VectorCodec):
         self.bucket = bucket
         self.norm = norm
         self.coding = coding
+        self.costs_as = f"QSGD, {coding}"
         self.bits = (2 * levels).bit_length()
         self.selection = Selection(layout, lambda layer: layer.size >= smallest)
         sizes = [layer.size for layer in self.selection.coded]

@@ -157,6 +157,8 @@ class SparseCodec(VectorCodec):
     values : how the kept values travel
     """
 
+    costs_as = "sparse"
+
     def __init__(self, layout: Layout, values: Values) -> None:
         if layout.size >= 1 << 32:
             raise CodecError(f"a sparse message has 32-bit places; the model has {layout.size} parameters")

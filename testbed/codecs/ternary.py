@@ -54,6 +54,8 @@ class Ternary(TritFormat):
     layerwise : one scale per layer; otherwise a single one, the maximum over the (still layer-wise clipped) layers
     """
 
+    costs_as = "ternary"
+
     def __init__(
         self, layout: Layout, clip: float | None = 2.5, float_last: bool = True, layerwise: bool = True
     ) -> None:
@@ -158,6 +160,8 @@ class ThresholdTernary(TritFormat):
     float_biases : keep biases (and other vectors) in float32
     float_last : keep the last layer in float32
     """
+
+    costs_as = "threshold ternary"
 
     def __init__(self, layout: Layout, float_biases: bool = True, float_last: bool = True) -> None:
         super().__init__(layout, lambda layer: (float_biases and layer.bias) or (float_last and layer.last))

@@ -130,6 +130,8 @@ class Thresholded(SparseCodec):
     threshold : T, rounded to float32
     """
 
+    costs_as = "thresholded"
+
     def __init__(self, layout: Layout, threshold: float, limit: int | None = None) -> None:
         rounded = np.float32(threshold)
         if not (np.isfinite(rounded) and rounded > 0):

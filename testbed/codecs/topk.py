@@ -79,6 +79,8 @@ class TopK(SparseCodec):
     dense_biases : see `Largest`
     """
 
+    costs_as = "top-k"
+
     def __init__(self, layout: Layout, kept: float, values: ValueKind = "float32", dense_biases: bool = False) -> None:
         super().__init__(layout, VALUES[values]())
         if not 0 < kept <= 1:

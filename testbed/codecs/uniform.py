@@ -77,6 +77,8 @@ class Uniform(VectorCodec):
     chosen : says of a layer whether it is quantized; the others stay in float32
     """
 
+    costs_as = "uniform"
+
     def __init__(
         self,
         layout: Layout,

@@ -17,8 +17,9 @@ from testbed.errors import InputError, nearest
 from testbed.experiment.schema import Experiment
 from testbed.roles.compute import compute_model
 from testbed.roles.roles import Roles
-from testbed.systems import SYSTEMS, System, Task
+from testbed.systems import System, Task
 from testbed.workloads import Workload
+from testbed.workloads.config import Training
 from testbed.workloads.data import base as data
 from testbed.workloads.data.base import Indices
 from testbed.workloads.devices import device
@@ -70,10 +71,16 @@ class Assembly:
 
     def system(self, name: str, seed: int) -> System:
         """The system `name` of the experiment on the task of `seed`."""
-        return SYSTEMS[name](self.task(seed, self.experiment.roles_of(name)), self.experiment.systems[name])
+        options, kind = self.experiment.systems[name], self.experiment.kind_of(name)
+        return kind(self.task(seed, self.experiment.roles_of(name), clipped=not kind.own_clip), options)
 
-    def task(self, seed: int, roles: Roles | None = None) -> Task:
-        """What is trained with `seed`, by `roles` (those of all systems together when None)."""
+    def task(self, seed: int, roles: Roles | None = None, clipped: bool = True) -> Task:
+        """What is trained with `seed`, by `roles` (those of all systems together when None).
+
+        `clipped`: a worker's gradient is clipped where it is made, rather than by the system.
+        """
+        training = self.experiment.training
+        learned = training if clipped else msgspec.structs.replace(training, clip_norm=None)
         experiment = self.experiment
         flops = self.workload.forward_flops * self.worker_batch * (1 + BACKWARD_PER_FORWARD)
         modelled = compute_model(experiment.compute.device).device
@@ -82,8 +89,8 @@ class Assembly:
             roles=roles or experiment.roles,
             layout=self.workload.layout,
             initial=self.workload.initial_weights(seed),
-            training=experiment.training,
-            learner=lru_cache(lambda worker: self._learner(seed, worker)),
+            training=training,
+            learner=lru_cache(lambda worker: self._learner(seed, worker, learned)),
             images=self.workload.dataset.train_examples,
             gradient_flops=flops,
             rate_mbit=experiment.plan.rate_mbit,
@@ -95,9 +102,9 @@ class Assembly:
         """Examples in one worker's batch."""
         return self.experiment.training.worker_batch(len(self.experiment.roles.workers))
 
-    def _learner(self, seed: int, worker: int) -> Learner:
+    def _learner(self, seed: int, worker: int, training: Training) -> Learner:
         shard = self._shards(seed)[worker]
-        return self.workload.learner(shard, worker, self.worker_batch, seed, self.experiment.training)
+        return self.workload.learner(shard, worker, self.worker_batch, seed, training)
 
     @lru_cache  # noqa: B019 - an assembly lives as long as its process
     def _shards(self, seed: int) -> list[Indices]:
@@ -106,10 +113,17 @@ class Assembly:
         split = self.experiment.data.shards(self.workload.dataset, counts, seed)
         return [shard for region in split for shard in region]
 
-    def evaluate(self, weights: torch.Tensor) -> Evaluation:
-        """Test loss and metrics of flat `weights`."""
+    def evaluate(self, weights: torch.Tensor, quickly: bool = False) -> Evaluation:
+        """Test loss and metrics of flat `weights`; `quickly`: on no more images than a probe takes."""
+        asked, few = self.experiment.run.eval_images, self.experiment.run.probe_images
         with threads(len(os.sched_getaffinity(0))):
-            return self.workload.evaluate(weights, self.experiment.run.eval_images)
+            return self.workload.evaluate(weights, min(asked or few, few) if quickly else asked)
+
+    def probe(self, weights: torch.Tensor) -> tuple[Evaluation, float]:
+        """A quick test of flat `weights`, and their loss on a sample of the training data."""
+        count = self.experiment.run.probe_images
+        with threads(len(os.sched_getaffinity(0))):
+            return self.workload.evaluate(weights, count), self.workload.train_loss(weights, count)
 
 
 @contextmanager

@@ -177,8 +177,11 @@ def from_dict(data: dict[str, Any], source: str) -> Experiment:
 
 
 def _options(name: str, table: Any, source: str) -> Options:
+    of = table.get("of") if isinstance(table, Mapping) else None
     with naming(f"{source}: systems.{name}"):
-        system = SYSTEMS.find(name)
+        if of is not None and (wrong := [c for c in name if not (c.isalnum() or c in "-_.+")]):
+            raise InputError(f"{wrong[0]!r} in a name that records are kept under; letters, digits and -_.+ are fine")
+        system = SYSTEMS.find(of if isinstance(of, str) else name)
     return strict.read(table, system.options_type, source, f"systems.{name}")
 
 
@@ -218,9 +221,11 @@ def _check_names(experiment: Experiment, source: str) -> None:
     if len(set(top.regions)) < len(top.regions):
         raise InputError(f"{source}: topology.regions: a region is named twice")
     for system in experiment.systems:
-        if top.kind not in SYSTEMS[system].topologies:
-            wanted = " or ".join(SYSTEMS[system].topologies)
+        if top.kind not in experiment.kind_of(system).topologies:
+            wanted = " or ".join(experiment.kind_of(system).topologies)
             raise InputError(f"{source}: systems.{system}: topology.kind is '{top.kind}'; it needs '{wanted}'")
+        with naming(f"{source}: systems.{system}"):
+            experiment.kind_of(system).own_training(experiment.training, experiment.systems[system])
     if len(set(experiment.run.seeds)) < len(experiment.run.seeds):
         raise InputError(f"{source}: run.seeds: a seed is named twice")
     with naming(f"{source}: topology.trace"):

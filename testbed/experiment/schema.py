@@ -17,7 +17,7 @@ import msgspec
 
 from testbed.roles.compute import AUTO
 from testbed.roles.roles import Roles
-from testbed.systems import SYSTEMS
+from testbed.systems import SYSTEMS, System
 from testbed.types import Count, Positive
 from testbed.wan import profile as profiles
 from testbed.wan import trace as traces
@@ -27,6 +27,7 @@ from testbed.wan.trace import Trace
 from testbed.workloads import Data, Model
 from testbed.workloads.config import Training
 
+Asked = Positive | msgspec.UnsetType
 WORKERS_AN_LPS = 5  # WeightGrad, Appendix B.2
 
 
@@ -34,6 +35,8 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[topology]`: the WAN profile, the regions that hold data, and where the global server stands.
 
     `kind` is "tree" (workers - LPS - global server) or "flat" (every worker talks to the global server).
+    `lan_mbit`, `wan_factor` and `rtt_factor` ask what if: the LAN's links with another goodput, and the WAN's with so
+    many times the profile's goodput and round trip.
     `trace` is a file that says how the WAN's links change over the run (`testbed.wan.trace`), by its path or its
     name in `topologies/traces/`.
     """
@@ -44,6 +47,9 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trace: str | None = None
     kind: Literal["tree", "flat"] = "tree"
     workers_per_region: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+    lan_mbit: Asked = msgspec.UNSET  # unset: no key of `as_dict`, which records hold
+    wan_factor: Asked = msgspec.UNSET
+    rtt_factor: Asked = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.kind == "tree" and self.workers_per_region > WORKERS_AN_LPS:
@@ -64,9 +70,11 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[target]`: what time-to-target means: the training loss, averaged over `window` steps, or a test's accuracy.
+    """`[target]`: what time-to-target means: the training loss, or a test's accuracy.
 
-    Or it is `value` of the test's `metric`, whichever the data set has, e.g. "bits_per_character".
+    Or it is `value` of the test's `metric`, whichever the data set has, e.g. "bits_per_character". All three are of the
+    model that is reported: `model`, by default the quantized where a system has one, else the full-precision one. The
+    loss is that of a fixed sample of the training data, whose last tests within `window` steps are averaged.
     """
 
     loss: Positive | None = None
@@ -74,6 +82,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window: Count = 10
     metric: str | msgspec.UnsetType = msgspec.UNSET  # unset: no key of `as_dict`, which records hold
     value: Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)] | msgspec.UnsetType = msgspec.UNSET
+
+    model: Literal["full", "quantized", "ema"] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if (self.metric is msgspec.UNSET) != (self.value is msgspec.UNSET):
@@ -90,6 +100,11 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fabric : the network's kind by its name; "auto" takes an emulated one where it can run, else a virtual one
     checkpoint_steps : all roles stop, are saved and evaluated this often
     eval_images : test images an evaluation takes, None for all
+    probe_steps : the model that is reported is tested this often, while the run's clock stands still; targets are
+        judged by it. 0: never, and by the mean training loss and the evaluations at checkpoints instead
+    probe_images : test images that takes, and as many training images
+    stop_at_target : a system's run ends at the first checkpoint at which its target has been reached, or its loss is no
+        number
     link_interval_s : bytes per link are recorded this often
     patience_s : bound of every wait that has no other, in emulation
     gate : probe the emulated links before a run, which does not start if they are not what the profile says
@@ -101,6 +116,9 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fabric: str = "auto"
     checkpoint_steps: Count = 50
     eval_images: Count | None = None
+    probe_steps: Annotated[int, msgspec.Meta(ge=0)] = 10
+    probe_images: Count = 500
+    stop_at_target: bool = False
     link_interval_s: Positive = 1.0
     patience_s: Positive = 300.0
     gate: bool = True
@@ -129,16 +147,25 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
     def roles(self) -> Roles:
         """Who takes part; neighbours are those of all systems together."""
         top = self.topology
-        mesh = any(SYSTEMS[system].mesh for system in self.systems)
+        mesh = any(self.kind_of(system).mesh for system in self.systems)
         return Roles(tuple(top.regions), top.workers_per_region, top.server_region, top.kind, mesh)
+
+    def kind_of(self, system: str) -> type[System]:
+        """What the table `[systems.<system>]` runs: what it is `of`, or the system of its own name."""
+        of = self.systems[system].of
+        return SYSTEMS[system if isinstance(of, msgspec.UnsetType) else of]
 
     def roles_of(self, system: str) -> Roles:
         """Who takes part, and who talks to whom, in a run of `system`."""
-        return replace(self.roles, mesh=SYSTEMS[system].mesh)
+        return replace(self.roles, mesh=self.kind_of(system).mesh)
 
     @cached_property
     def plan(self) -> NetworkPlan:
-        return NetworkPlan(self.roles.all, profiles.load(self.topology.profile))
+        top = self.topology
+        asked = {name: getattr(top, name) for name in ("lan_mbit", "wan_factor", "rtt_factor")}
+        changed = {name: value for name, value in asked.items() if value is not msgspec.UNSET}
+        profile = profiles.load(top.profile)
+        return NetworkPlan(self.roles.all, profile.altered(**changed) if changed else profile)
 
     @cached_property
     def trace(self) -> Trace | None:

@@ -11,6 +11,7 @@ from testbed.record.events import Event
 from testbed.roles import state as state_file
 
 Record = Callable[[Event], None]
+Probe = Callable[[int, float, Mapping[str, Any]], None]
 TRACE_LATE_S = 0.05  # a trace's change that comes later than this after its time is counted as late
 
 
@@ -29,10 +30,15 @@ class Fabric(ABC):
     ----------
     record : writes an event; set by the harness
     observe : is shown the events that roles in other processes have written themselves; set by the harness
+    probe, probe_steps : takes the states of the roles that show the model (`System.shown_by`) every so many steps, each
+        as it was when its role had completed that step, and when the last of them had; set by the harness. It is
+        called in the order of the steps, at the latest before `save` returns
     """
 
     record: Record
     observe: Record
+    probe: Probe | None = None
+    probe_steps: int = 1
 
     @abstractmethod
     def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
@@ -81,6 +87,11 @@ class Fabric(ABC):
 def state_path(folder: Path, role: str) -> Path:
     """Where the state of `role` lies in a checkpoint."""
     return folder / f"{role.replace('/', '_')}.npz"
+
+
+def probe_folder(folder: Path, step: int) -> Path:
+    """Where roles in other processes put the states of a probe, in a checkpoint that is being written."""
+    return folder / f"probe-{step}"
 
 
 class SavedStates(Mapping[str, Any]):

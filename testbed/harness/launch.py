@@ -105,7 +105,8 @@ def launch(points: Sequence[Point], wishes: Wishes) -> Path:
         notes=(why,) if why and kind.virtual_time else (),
     )
     if len(points) > 1:
-        folder = sweep.begin(points, request, session.new_id(kind.name))
+        folder = session.new_folder(request.results / request.target, session.new_id(kind.name))
+        sweep.begin(points, request, folder)
     else:
         folder = session.prepare(experiments[0], request)
     _play(folder, kind, wishes.jobs, wishes.quiet, wishes.say)

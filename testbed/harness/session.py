@@ -13,7 +13,7 @@ import platform
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
@@ -36,6 +37,7 @@ from testbed.fidelity import report as fidelity_report
 from testbed.harness import checkpoint
 from testbed.harness.checkpoint import Checkpoint, Clock
 from testbed.harness.pool import run_all
+from testbed.record import frames, lines
 from testbed.record import info as info_file
 from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
 from testbed.record.info import MODELLED_NETWORK, DataInfo, LinkInfo, MetricInfo, PluginInfo, ResultInfo, RunInfo
@@ -43,8 +45,11 @@ from testbed.record.recorder import Recorder
 from testbed.record.stolen import Stolen
 from testbed.record.tensorboard import Scalars
 from testbed.report.live import Progress
+from testbed.report.numbers import reached
+from testbed.report.numbers.asked import Target
 from testbed.roles.compute import MEASURED
 from testbed.workloads import Workload
+from testbed.workloads.evaluation import Evaluation
 
 RESULTS = Path("results")
 STOLEN = 0.01  # of the cores' time; beyond it a run that measures says so
@@ -267,6 +272,7 @@ class _Play:
             info_file.write_info(self.folder, self.info)
             with self._watching():
                 self.fabric.record, self.fabric.observe = self._record, self._show
+                self.fabric.probe, self.fabric.probe_steps = self._probe if self._probing else None, self._probing
                 how = "finished"
                 try:
                     self._segments(last)
@@ -316,25 +322,45 @@ class _Play:
             clock_s = self.fabric.segment(stop_at)
             self.clock = Clock(stop_at, clock_s)
             checkpoint.write(self.folder, self.clock, self.fabric.save, self._evaluate)
+            if self.experiment.run.stop_at_target and self._may_stop():
+                break
+
+    def _may_stop(self) -> bool:
+        """Whether the target has been reached, or never will be."""
+        parsed, target = frames.parse(self.folder / lines.FILE_NAME), Target.of(self.facts)
+        probes = parsed.evaluations[parsed.evaluations["probe"]]
+        if len(probes) and not np.isfinite(probes["train_loss"].iloc[-1]):
+            return True
+        asked = [] if target.loss is None else [reached.by_loss(parsed.steps, probes, target)]
+        if target.missed_by(probes) is not None:
+            asked.append(reached.by_test(probes, probes, target))
+        return bool(asked) and all(asked)
+
+    @property
+    def _probing(self) -> int:
+        return self.experiment.run.probe_steps
+
+    def _probe(self, step: int, time_s: float, states: Mapping[str, Any]) -> None:
+        """Test the model that is reported as it was at a step; the clock does not go on meanwhile."""
+        models = self.assembly.system(self.system, self.seed).models(states)
+        name = reported_of(models, self.experiment.target.model)
+        result, train_loss = self.assembly.probe(models[name])
+        self._record(self._evaluated(name, result, time_s=time_s, step=step, probe=True, train_loss=train_loss))
+
+    def _evaluated(self, model: str, result: Evaluation, **more: Any) -> Evaluated:
+        metrics: dict[str, float | None] = dict(result.metrics)
+        accuracy = metrics.pop("accuracy", None)
+        return Evaluated(
+            model=model, loss=result.loss, accuracy=accuracy, images=result.examples, metrics=metrics, **more
+        )
 
     def _evaluate(self, states_folder: Path) -> None:
         """Evaluate the models of the states just saved; the last ones are kept."""
         system = self.assembly.system(self.system, self.seed)
         models = system.models(self.fabric.states(states_folder))
         for name, weights in models.items():
-            result = self.assembly.evaluate(weights)
-            metrics: dict[str, float | None] = dict(result.metrics)
-            self._record(
-                Evaluated(
-                    time_s=self.clock.clock_s,
-                    step=self.clock.step,
-                    model=name,
-                    loss=result.loss,
-                    accuracy=metrics.pop("accuracy", None),
-                    images=result.examples,
-                    metrics=metrics,
-                )
-            )
+            result = self.assembly.evaluate(weights, quickly="@" in name)  # a region's copy is nobody's result
+            self._record(self._evaluated(name, result, time_s=self.clock.clock_s, step=self.clock.step))
         if self.clock.step == self.steps:
             self._keep(models)
         self._record(Checkpointed(time_s=self.clock.clock_s, step=self.clock.step))
@@ -363,6 +389,13 @@ class _Play:
         self.info.status, self.info.error = how, error
         self.recorder.finish()
         info_file.write_info(self.folder, self.info)
+
+
+def reported_of(models: Mapping[str, Any], asked: str | msgspec.UnsetType) -> str:
+    """The name of the model that a system reports: what was asked for, where it has that; else its result."""
+    if isinstance(asked, str) and asked in models:
+        return asked
+    return "quantized" if "quantized" in models else "full"
 
 
 def _open_fabric(name: str, assembly: Assembly, device: str, scratch: Path) -> Fabric:

@@ -45,9 +45,9 @@ def is_series(folder: Path) -> bool:
     return (folder / FILE_NAME).is_file()
 
 
-def begin(points: Sequence[Point], request: session.Request, run_id: str) -> Path:
-    """Make the folder of a series; `play` does the rest."""
-    folder = session.new_folder(request.results / request.target, run_id)
+def begin(points: Sequence[Point], request: session.Request, folder: Path) -> Path:
+    """Write down a series in its folder, which is made where it is missing; `play` does the rest."""
+    folder.mkdir(parents=True, exist_ok=True)
     device = FABRICS.find(request.fabric).device
     experiments = {point.label: point.experiment.on(device).as_dict() for point in points}
     stored = Stored(

@@ -45,7 +45,8 @@ class Evaluated(Event, tag="evaluated", frozen=True, kw_only=True):
     """Test loss of one model, its accuracy (a fraction) where it has one, and other metrics of its data set by name.
 
     `model` is "full", "quantized" or "ema", with "@region" behind it where each data center has its own; the
-    plain name is then the mean over data centers of the weights.
+    plain name is then the mean over data centers of the weights. A `probe` is what targets are judged by: the model
+    that is reported, often, on fewer test examples (`images`) and on as many training examples (`train_loss`).
     """
 
     step: int
@@ -54,6 +55,8 @@ class Evaluated(Event, tag="evaluated", frozen=True, kw_only=True):
     accuracy: float | None = None
     images: int  # test examples, of whatever kind
     metrics: dict[str, float | None] = {}  # None: not a number
+    probe: bool = False
+    train_loss: float | None = None
 
 
 class LinkBytes(Event, tag="link", frozen=True, kw_only=True):

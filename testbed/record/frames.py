@@ -9,7 +9,8 @@ links (one row per directed link and second of the run's clock)
     second is shared out in proportion. A link measured idle has 0, one not measured has no row.
 evaluations (one row per test of a model)
     `step`, `time_s`, `model` ("full", "quantized", "ema", with "@region"), `loss`, `accuracy` (fraction), `images`
-    (test examples of whatever kind), and a column for each other metric of the data set, e.g. `bits_per_character`.
+    (test examples of whatever kind), `probe` and `train_loss` (`testbed.record.events.Evaluated`), and a column for
+    each other metric of the data set, e.g. `bits_per_character`.
 events (everything else)
     `event`, `time_s`, `node`, and the fields of the events that occur.
 
@@ -60,6 +61,8 @@ DTYPES: dict[str, dict[str, str]] = {
         "loss": "float64",
         "accuracy": "float64",
         "images": "int64",
+        "probe": "bool",
+        "train_loss": "float64",
     },
 }
 
@@ -220,7 +223,10 @@ def read(folder: Path, name: str, columns: list[str] | None = None) -> pd.DataFr
         if events.exists() and made_from != str(events.stat().st_size).encode():
             return None
         wanted = list(dict.fromkeys([*DTYPES[name], *file.schema_arrow.names])) if columns is None else columns
-        return file.read(columns=wanted).to_pandas().reindex(columns=wanted)
+        frame = file.read(columns=wanted).to_pandas().reindex(columns=wanted)
+        if "probe" in frame and frame["probe"].dtype != bool:  # a record from before there were any
+            frame["probe"] = False
+        return frame
     except (OSError, pa.ArrowException):
         return None
 

@@ -49,6 +49,16 @@ class Result:
     def evaluations(self) -> pd.DataFrame:
         return self.frame("evaluations")
 
+    @property
+    def tests(self) -> pd.DataFrame:
+        """Of `evaluations`, those of all models at checkpoints."""
+        return self.evaluations[~self.evaluations["probe"]]
+
+    @property
+    def probes(self) -> pd.DataFrame:
+        """Of `evaluations`, those of the model that is reported, made as the run went on; targets are judged by it."""
+        return self.evaluations[self.evaluations["probe"]]
+
     @cached_property
     def events(self) -> pd.DataFrame:
         """Every event that is in none of the other frames (exchanges, thresholds, guards, checkpoints, ...)."""

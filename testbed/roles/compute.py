@@ -25,12 +25,25 @@ MODELLED = "m60"  # WeightGrad's own device (KDD 2020, 5.1)
 class Work:
     """How much a computation does, for a modelled device: floating-point operations and bytes of memory moved.
 
-    `codec` marks the coding of what is sent, which the records keep apart from the rest of a step's compute time.
+    `coding_nbytes` are moved by the coding and decoding of what travels (`testbed.codecs.costs`), which the records
+    keep apart from the rest of a step's compute time. Where there is nothing to do, nothing is charged.
     """
 
     flops: float = 0.0
     nbytes: float = 0.0
-    codec: bool = False
+    coding_nbytes: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.flops + other.flops, self.nbytes + other.nbytes, self.coding_nbytes + other.coding_nbytes)
+
+    @property
+    def coding_share(self) -> float:
+        """The part of the time that is coding's, by the memory moved; a computation with arithmetic has none."""
+        moved = self.nbytes + self.coding_nbytes
+        return self.coding_nbytes / moved if moved and not self.flops else 0.0
+
+
+NOTHING = Work()
 
 
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,8 +56,10 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def seconds(self, work: Work) -> float:
         """Time for `work`."""
+        if work == NOTHING:
+            return 0.0
         arithmetic_s = work.flops / (self.gflops * 1e9)
-        memory_s = work.nbytes / (self.memory_gbyte_s * 1e9)
+        memory_s = (work.nbytes + work.coding_nbytes) / (self.memory_gbyte_s * 1e9)
         return self.launch_ms / 1e3 + arithmetic_s + memory_s
 
 

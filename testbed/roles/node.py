@@ -16,6 +16,7 @@ time passes; everything a training system relies on is decided here, once, for a
 from __future__ import annotations
 
 import asyncio
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
@@ -34,6 +35,8 @@ from testbed.wan.plan import region_of
 T = TypeVar("T")
 P = ParamSpec("P")
 MARKER = "boundary"
+Probe = Callable[[str, int, float, Any], None]  # a role, steps it has completed, when, and its state then
+Charge = Work | Callable[[T], Work]  # known before a computation, or from its result
 
 
 class Stepped(Protocol):
@@ -67,6 +70,8 @@ class Node(ABC):
         self.at_rest = False
         self.busy_s = 0.0  # compute time charged to this role so far, codecs apart
         self.codec_s = 0.0
+        self.probe: Probe | None = None  # where copies of this role's state go, every `probe_steps` steps
+        self.probe_steps = 1
         self.mailbox = Mailbox(self.neighbours)
         self._tasks: list[asyncio.Task[None]] = []
         self._servers: list[asyncio.Task[None]] = []
@@ -96,8 +101,11 @@ class Node(ABC):
         """Hand a message and its stamp to the transport; returns once it has been taken (queues are bounded)."""
 
     @abstractmethod
-    async def compute(self, work: Work, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run real math, then let the time it costs pass: as measured, or as a modelled device takes for `work`."""
+    async def compute(self, work: Charge[T], fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run real math, then let the time it costs pass: as measured, or as a modelled device takes for `work`.
+
+        What a codec costs depends on the size of the message that it makes: `work` may be a function of the result.
+        """
 
     @abstractmethod
     def record(self, event: Event) -> None:
@@ -113,10 +121,8 @@ class Node(ABC):
 
     def charge(self, work: Work, seconds: float) -> None:
         """Count the time that a computation took."""
-        if work.codec:
-            self.codec_s += seconds
-        else:
-            self.busy_s += seconds
+        self.codec_s += seconds * work.coding_share
+        self.busy_s += seconds * (1 - work.coding_share)
 
     # The neighbours by what they are
 
@@ -284,8 +290,16 @@ class Node(ABC):
     async def steps(self, state: Stepped) -> AsyncIterator[int]:
         """The steps of this segment; `state.step` counts those completed."""
         while state.step < self.stop_at:
+            if state.step == 0:
+                self._probe(state)
             yield state.step
             state.step += 1
+            self._probe(state)
+
+    def _probe(self, state: Stepped) -> None:
+        """Hand in a copy of the state where it is wanted to see how good the model is; no time passes."""
+        if self.probe is not None and state.step % self.probe_steps == 0:
+            self.probe(self.name, state.step, self.now(), copy.deepcopy(state))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` in the background of this role; it must end by itself and is waited for at the boundary."""

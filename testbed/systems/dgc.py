@@ -7,7 +7,8 @@ Momentum is the workers' part, before they send; what they do with the mean is p
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -16,7 +17,7 @@ from testbed.codecs.base import Codec
 from testbed.codecs.memory import Remembering
 from testbed.codecs.sparse import Sparse
 from testbed.codecs.topk import ValueKind
-from testbed.systems.protocols.base import Options
+from testbed.systems.protocols.base import Knob, Options
 from testbed.systems.protocols.codec_system import CodecSystem, Sender
 from testbed.types import Fraction, Rate
 from testbed.workloads.optimizer import SGD, Optimizer
@@ -30,9 +31,10 @@ class DGCOptions(Options, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     sparsity : fraction of each layer's elements that a worker holds back after warm-up
-    momentum, nesterov : of the correction (3.2); left out: those of an SGD optimizer, which then has none of its own
-    clip_norm : bound on the norm of the mean gradient, each of N workers clips to clip_norm / sqrt(N) (3.2); left
-        out: `training.clip_norm`
+    momentum, nesterov : of the correction (3.2); nesterov left out: that of an SGD optimizer
+    clip_norm : bound on the norm of the mean gradient; each of N workers clips its own, which is sqrt(N) times as
+        large where all are independent, to clip_norm * sqrt(N) (3.2, where a worker's is a share of the mean, 1 / N of
+        it, and clipped to clip_norm / sqrt(N)); left out: `training.clip_norm`
     warmup_epochs : epochs in which the sparsity grows exponentially, 75 % in the first (3.3); 0: none
     epoch_steps : steps of such an epoch; left out: those in which all training images are seen once
     masking : clear the momentum of elements that are sent (3.3, momentum factor masking)
@@ -41,7 +43,7 @@ class DGCOptions(Options, frozen=True, forbid_unknown_fields=True):
     """
 
     sparsity: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.999
-    momentum: Fraction | None = None
+    momentum: Fraction = 0.9
     nesterov: bool | None = None
     clip_norm: Rate | None = None
     warmup_epochs: Annotated[int, msgspec.Meta(ge=0)] = 4
@@ -53,7 +55,9 @@ class DGCOptions(Options, frozen=True, forbid_unknown_fields=True):
 
 class DGC(CodecSystem):
     name = "dgc"
+    own_momentum = own_clip = True
     options_type = DGCOptions
+    knobs: ClassVar[Mapping[str, Knob]] = {"sparsity": Knob(choices=(0.99, 0.999))}
     options: DGCOptions
 
     def codec(self, sender: Sender) -> Codec | Remembering:
@@ -65,7 +69,7 @@ class DGC(CodecSystem):
             self.task.layout,
             len(self.task.roles.workers),
             sparsity=options.sparsity,
-            momentum=sgd.momentum if options.momentum is None else options.momentum,
+            momentum=options.momentum,
             nesterov=sgd.nesterov if options.nesterov is None else options.nesterov,
             clip_norm=training.clip_norm if options.clip_norm is None else options.clip_norm,
             warmup_epochs=options.warmup_epochs,

@@ -19,10 +19,10 @@ that take turns, and training goes on for `overlap_steps` while a fragment's mea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 import torch
@@ -34,9 +34,10 @@ from testbed.codecs.uniform import Uniform
 from testbed.layout import Layer, Layout
 from testbed.message import Message
 from testbed.record.events import Exchange
+from testbed.roles.compute import Work
 from testbed.roles.node import Node
 from testbed.roles.trail import Signal
-from testbed.systems.protocols.base import Options, Task
+from testbed.systems.protocols.base import Knob, Options, Task
 from testbed.systems.protocols.regional import Copy, RegionalSystem, WorkerState
 from testbed.types import Count, Fraction
 from testbed.wan.plan import region_of
@@ -82,6 +83,10 @@ class Fragment:
     place: slice  # in the flat vector
     codec: Codec
 
+    def passes(self, count: float) -> Work:
+        """Work that reads or writes the fragment's part of a vector so often."""
+        return Work(nbytes=4.0 * self.codec.layout.size * count)
+
     def encode(self, vector: torch.Tensor, residual: torch.Tensor, key: Key) -> Buffers:
         """Code the fragment's part of an outer gradient; a ternary one's residual is kept up to date."""
         if isinstance(self.codec, BlockThresholdTernary):
@@ -111,6 +116,7 @@ class GlobalState:
 class DiLoCo(RegionalSystem):
     name = "diloco"
     options_type = DiLoCoOptions
+    knobs: ClassVar[Mapping[str, Knob]] = {"local_steps": Knob(choices=(5, 10, 20, 50))}
     options: DiLoCoOptions
 
     def __init__(self, task: Task, options: DiLoCoOptions) -> None:
@@ -147,10 +153,9 @@ class DiLoCo(RegionalSystem):
 
     async def lps(self, node: Node, state: LPSState) -> None:
         arrived = Signal()
-        passes = self.task.passes(3 * len(node.workers) + 3)
         async for step in node.steps(state):
             gradients = await node.collect(node.workers)
-            await node.compute(passes, self.update, state, gradients, step, len(node.workers))
+            await node.compute(self.updating(gradients), self.update, state, gradients, step, len(node.workers))
             if (fragment := self._turn(step)) is not None:
                 arrived.clear()
                 await self._send_outer_gradient(node, state, fragment, step)
@@ -158,8 +163,8 @@ class DiLoCo(RegionalSystem):
             if (fragment := self._turn(step - self.options.overlap_steps)) is not None:
                 if not state.has_arrived:
                     await node.wait(arrived, "the mean of its outer gradient")
-                await node.compute(self.task.passes(4), self._outer_step, state, fragment)
-            weights = await node.compute(self.task.passes(2), self.weights_message, state, step)
+                await node.compute(fragment.passes(self.outer.passes + 3), self._outer_step, state, fragment)
+            weights = await node.compute(self.task.encoding(self.floats), self.weights_message, state, step)
             await node.broadcast(node.workers, weights)
 
     def _turn(self, step: int) -> Fragment | None:
@@ -172,7 +177,8 @@ class DiLoCo(RegionalSystem):
 
     async def _send_outer_gradient(self, node: Node, state: LPSState, fragment: Fragment, step: int) -> None:
         state.has_arrived = False
-        buffers = await node.compute(self.task.passes(2), self._outer_gradient, node, state, fragment, step)
+        charge = self.task.encoding(fragment.codec, fragment.passes(3))
+        buffers = await node.compute(charge, self._outer_gradient, node, state, fragment, step)
         await node.send(node.global_server, Message("outer", step, buffers))
 
     def _outer_gradient(self, node: Node, state: LPSState, fragment: Fragment, step: int) -> Buffers:
@@ -181,7 +187,8 @@ class DiLoCo(RegionalSystem):
 
     async def _take_mean(self, node: Node, state: LPSState, fragment: Fragment, arrived: Signal) -> None:
         message = await node.recv(node.global_server)
-        state.mean[fragment.place] = await node.compute(self.task.passes(1), fragment.codec.decode, message.buffers)
+        work = self.task.decoding(fragment.codec, message)
+        state.mean[fragment.place] = await node.compute(work, fragment.codec.decode, message.buffers)
         state.has_arrived = True
         arrived.set()
 
@@ -197,8 +204,8 @@ class DiLoCo(RegionalSystem):
             if (fragment := self._turn(step)) is None:
                 continue
             messages = await node.collect(node.lpss)
-            passes = self.task.passes(2 * len(messages) + 2)
-            mean = await node.compute(passes, self._mean, node, state, fragment, messages, step)
+            charge = self.task.encoding(fragment.codec, self.task.adding(fragment.codec, messages))
+            mean = await node.compute(charge, self._mean, node, state, fragment, messages, step)
             included = [region_of(lps) for lps in node.lpss]
             number = step * len(self.fragments) // self.options.local_steps
             node.record(Exchange(time_s=node.now(), node=node.name, round=number, included=included, reason="interval"))

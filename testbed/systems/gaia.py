@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -34,8 +34,9 @@ import torch
 from testbed.codecs.sparse import Sparse
 from testbed.message import Message
 from testbed.record.events import Guard
+from testbed.roles.compute import Work
 from testbed.roles.node import Node
-from testbed.systems.protocols.base import Options, Task
+from testbed.systems.protocols.base import Knob, Options, Task
 from testbed.systems.protocols.regional import Copy, RegionalSystem, WorkerState
 
 
@@ -102,6 +103,7 @@ class Mirror:
 class Gaia(RegionalSystem):
     name = "gaia"
     options_type = GaiaOptions
+    knobs: ClassVar[Mapping[str, Knob]] = {"threshold": Knob(low=0.001, high=0.1)}
     options: GaiaOptions
     mesh = True
 
@@ -126,10 +128,9 @@ class Gaia(RegionalSystem):
         mirrors = {peer: Mirror(clock=state.step) for peer in peers}
         if peers:
             node.spawn_server(self._receive(node, state, outboxes, mirrors))
-        passes = self.task.passes(3 * len(node.workers) + 4)
         async for step in node.steps(state):
             gradients = await node.collect(node.workers)
-            update = await node.compute(passes, self._step, state, gradients, step)
+            update = await node.compute(self._stepping(gradients), self._step, state, gradients, step)
             for peer in peers:
                 await node.send(peer, Message("clock", step + 1))
                 if update is not None:
@@ -137,9 +138,12 @@ class Gaia(RegionalSystem):
                 await self._announce(node, peer, outboxes[peer])
             await self._barrier(node, mirrors)
             await self._mirror_clock(node, mirrors, step + 1)
-            await node.broadcast(
-                node.workers, await node.compute(self.task.passes(2), self.weights_message, state, step)
-            )
+            charge = self.task.encoding(self.floats)
+            await node.broadcast(node.workers, await node.compute(charge, self.weights_message, state, step))
+
+    def _stepping(self, gradients: Sequence[Message]) -> Callable[[Message | None], Work]:
+        """What `_step` does: the update, adding it to v (3 passes), telling what is significant (4), coding that."""
+        return self.task.encoding(self.sparse, self.updating(gradients) + self.task.passes(3 + 4))
 
     def _step(self, state: LPSState, gradients: list[Message], step: int) -> Message | None:
         """The region's update; what of it (and of earlier ones) has become significant, as a message."""
@@ -183,7 +187,8 @@ class Gaia(RegionalSystem):
             return
         late = [update for _, update in outbox.waiting if update.step > outbox.announced]
         if late:
-            indexes = await node.compute(self.task.passes(len(late)), self._indexes, late)
+            charge = self.task.encoding(self.sparse, self.task.adding(self.sparse, late))
+            indexes = await node.compute(charge, self._indexes, late)
             outbox.announced = late[-1].step
             await node.send(peer, Message("indexes", outbox.announced, indexes))
 
@@ -211,7 +216,8 @@ class Gaia(RegionalSystem):
                 case "indexes":
                     mirror.announced = message.step
                 case _:
-                    await node.compute(self.task.passes(2), self._take, state, message)
+                    work = self.task.adding(self.sparse, [message])
+                    await node.compute(work, self._take, state, message)
                     mirror.arrived = message.step
                     await node.send(peer, Message("ack", message.step))
             mirror.changed.set()

@@ -12,12 +12,13 @@ Weight decay is added at the worker's update, from its own weights, which all wo
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 import torch
 
+from testbed.codecs import costs
 from testbed.codecs.base import Buffers, Codec, Key
 from testbed.codecs.factors import Dithered, FactorCodec, LloydMax, MinimumError, Unquantized, multiply
 from testbed.codecs.floats import Float32
@@ -28,7 +29,7 @@ from testbed.layout import Factors, Layout
 from testbed.message import Message
 from testbed.roles.compute import Work
 from testbed.roles.node import Node
-from testbed.systems.protocols.base import Options, System, Task
+from testbed.systems.protocols.base import Knob, Options, System, Task
 from testbed.systems.protocols.replica import Replica, ServerState
 
 Coding = Literal["ternary", "qsgd", "float32"]
@@ -114,17 +115,25 @@ class ISGQ(System):
         """A gradient without the products that make the linear layers' own."""
         return Work(flops=max(0.0, self.task.gradient_flops - self._product_flops))
 
-    @property
-    def coding_work(self) -> Work:
-        """Four passes over the factors, and a code of what else there is."""
-        elements = self.samples * sum(layer.inputs + layer.outputs for layer in self.task.layout.linear)
-        return Work(nbytes=16.0 * elements + 8.0 * self.task.layout.rest.size, codec=True)
+    def _encoding(self, made: Buffers) -> Work:
+        """Quantizing and coding the factors, and coding what else there is."""
+        cut = self.factors.buffers
+        flops, nbytes = (
+            self.factors.flops,
+            costs.encoding(self.factors, self.factors.elements, costs.size_of(made[:cut])),
+        )
+        return self.task.encoding(self.others, Work(flops=flops, coding_nbytes=nbytes))(made[cut:])
 
-    @property
-    def mean_work(self) -> Work:
+    def _multiplying(self, message: Message) -> Work:
         """Decoding and multiplying the messages of all workers."""
-        coding = self.coding_work.nbytes
-        return Work(flops=self.workers * self._product_flops, nbytes=self.workers * coding)
+        nbytes, elements = costs.size_of(message.buffers), self.workers * self.factors.elements
+        rest = self.workers * self.task.layout.rest.size
+        decoding = costs.decoding(self.factors, elements, nbytes) + costs.decoding(self.others, rest, 0)
+        return Work(flops=self.workers * self._product_flops, coding_nbytes=decoding)
+
+    def _answering(self, message: Message) -> Callable[[Message], Work]:
+        """The same at the global server, and coding the mean."""
+        return self.task.encoding(self.mean, self._multiplying(message))
 
     @property
     def _product_flops(self) -> float:
@@ -142,14 +151,14 @@ class ISGQ(System):
         learner = self.task.learner(index)
         async for step in node.steps(state):
             loss, others, factors = await node.compute(self.gradient_work, learner.factors, state.weights, step)
-            buffers = await node.compute(self.coding_work, self._encode, index, step, others, factors)
+            buffers = await node.compute(self._encoding, self._encode, index, step, others, factors)
             await node.send(node.server, Message("factors", step, buffers))
             answer = await node.recv(node.server)
             if answer.kind == "factors":
-                mean = await node.compute(self.mean_work, self._multiply, answer)
+                mean = await node.compute(self._multiplying(answer), self._multiply, answer)
             else:
-                mean = self.mean.decode(answer.buffers)
-            await node.compute(self.task.passes(4), self._update, state, mean, step)
+                mean = await node.compute(self.task.decoding(self.mean, answer), self.mean.decode, answer.buffers)
+            await node.compute(self.task.update_work, self._update, state, mean, step)
             node.step_done(step, loss)
 
     async def lps(self, node: Node, state: ServerState) -> None:
@@ -161,7 +170,7 @@ class ISGQ(System):
         async for step in node.steps(state):
             answer = _bundle(await node.collect(node.clients), step)
             if self.options.answer != "factors":
-                answer = await node.compute(self.mean_work, self._mean_message, node, answer)
+                answer = await node.compute(self._answering(answer), self._mean_message, node, answer)
             await node.broadcast(node.clients, answer)
 
     # The math
@@ -213,6 +222,7 @@ class ISGQ(System):
 class NaiveISGQ(ISGQ):
     name = "isgq-naive"
     options_type = NaiveOptions
+    knobs: ClassVar[Mapping[str, Knob]] = {"bits": Knob(choices=(1, 2, 3))}
     options: NaiveOptions
 
     def factor_codec(self) -> FactorCodec:
@@ -222,6 +232,7 @@ class NaiveISGQ(ISGQ):
 class MSEISGQ(ISGQ):
     name = "isgq-mse"
     options_type = MSEOptions
+    knobs: ClassVar[Mapping[str, Knob]] = {"bits": Knob(choices=(1, 2, 3))}
     options: MSEOptions
 
     def factor_codec(self) -> FactorCodec:
@@ -233,6 +244,7 @@ class MSEISGQ(ISGQ):
 class DitheredISGQ(ISGQ):
     name = "isgq-dithered"
     options_type = DitheredOptions
+    knobs: ClassVar[Mapping[str, Knob]] = {"levels": Knob(choices=(1, 2, 3))}
     options: DitheredOptions
 
     def factor_codec(self) -> FactorCodec:

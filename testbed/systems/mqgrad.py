@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from testbed.codecs.base import Buffers, Key
+from testbed.codecs.costs import cost_of, cost_with_feedback
 from testbed.codecs.memory import Remembering
 from testbed.codecs.uniform import Rounding, Uniform
 from testbed.errors import InputError
@@ -64,6 +65,7 @@ class ToldBits:
         self.feedback = feedback
         self.layout = codec.layout
         self.decode = codec.decode
+        self.cost = cost_with_feedback(codec) if feedback else cost_of(codec)
 
     def start(self) -> Told:
         """The fewest bits, until told otherwise."""

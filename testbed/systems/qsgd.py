@@ -7,7 +7,8 @@ unbiased, with more variance; `answer = "float32"` sends the mean as it is.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -16,7 +17,7 @@ from testbed.codecs.base import Codec
 from testbed.codecs.floats import Float32
 from testbed.codecs.lossless.planes import coded_qsgd
 from testbed.errors import InputError
-from testbed.systems.protocols.base import Options, Task
+from testbed.systems.protocols.base import Knob, Options, Task
 from testbed.systems.protocols.codec_system import HOPS, CodecSystem, Sender
 from testbed.systems.protocols.coding import Choice, EntropyCoding
 
@@ -48,6 +49,7 @@ class QSGDOptions(Options, frozen=True, forbid_unknown_fields=True):
 class QSGD(CodecSystem):
     name = "qsgd"
     options_type = QSGDOptions
+    knobs: ClassVar[Mapping[str, Knob]] = {"levels": Knob(choices=(1, 3, 7, 15))}
     options: QSGDOptions
 
     def __init__(self, task: Task, options: QSGDOptions) -> None:

@@ -9,13 +9,14 @@ the flat topology, the paper's own, the global server adds up the workers' messa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from testbed.codecs import costs
 from testbed.codecs.base import Key
 from testbed.codecs.floats import Float32
 from testbed.codecs.levels import LevelSum
@@ -23,6 +24,7 @@ from testbed.codecs.lossless.entropy import EntropyCoded
 from testbed.codecs.lossless.planes import coded_levels
 from testbed.codecs.ternary import Ternary
 from testbed.message import Message
+from testbed.roles.compute import Work
 from testbed.roles.node import Node
 from testbed.roles.roles import kind_of
 from testbed.systems.protocols.base import Options, System, Task
@@ -75,6 +77,7 @@ class TernGrad(System):
         self.regional = LevelSum(self.ternary, task.roles.workers_per_region)
         self.total = LevelSum(self.ternary, len(task.roles.workers))
         self.floats = Float32(task.layout)
+        self.trits = costs.Priced(task.layout, "trits summed as levels")
         coders = {
             ("worker", "ternary"): EntropyCoded(self.ternary),
             ("lps", "levels"): coded_levels(self.regional, self.ternary),
@@ -97,15 +100,14 @@ class TernGrad(System):
         learner = self.task.learner(index)
         async for step in node.steps(state):
             loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
-            limits = await node.compute(self.task.passes(1, codec=True), self.ternary.limits, gradient)
+            limits = await node.compute(self.task.surveying(self.ternary), self.ternary.limits, gradient)
             scales = await self._shared_scales(node, limits.scales, step)
             key = Key(self.task.seed, index, step)
-            work = self.task.passes(1, codec=True)
-            buffers = await node.compute(work, self.ternary.encode, gradient, key, scales, limits)
+            charge = self.task.encoding(self.ternary, surveyed=True)
+            buffers = await node.compute(charge, self.ternary.encode, gradient, key, scales, limits)
             await self.entropy.send(node, [node.server], Message("ternary", step, buffers))
             answer = await node.recv(node.server)
-            work = self.task.passes(4 + self.entropy.passes("gs", answer))
-            await node.compute(work, self._take, state, answer, step)
+            await node.compute(self._taking(answer), self._take, state, answer, step)
             node.step_done(step, loss)
 
     async def _shared_scales(self, node: Node, own: np.ndarray, step: int) -> np.ndarray:
@@ -114,6 +116,13 @@ class TernGrad(System):
             return own
         await node.send(node.server, Message("scales", step, [own]))
         return (await node.recv(node.server)).buffers[0].view(np.float32)
+
+    def _taking(self, answer: Message) -> Work:
+        """What `_take` does."""
+        if answer.kind == "parameters":
+            return self.task.decoding(self.floats, answer)
+        codec = self.floats if answer.kind == "mean" else self.total
+        return self.entropy.opening("gs", answer) + self.task.decoding(codec, answer) + self.task.update_work
 
     def _take(self, state: Replica, answer: Message, step: int) -> None:
         answer = self.entropy.opened("gs", answer)
@@ -130,8 +139,7 @@ class TernGrad(System):
             if self.options.share_scales:
                 await self._pass_scales(node, step)
             gradients = await node.collect(node.clients)
-            work = self.task.passes(len(gradients) + self.entropy.passes("worker", *gradients))
-            total = await node.compute(work, self._add_ternary, gradients, step)
+            total = await node.compute(self._adding("worker", gradients), self._add_ternary, gradients, step)
             await self.entropy.send(node, [node.server], total)
             await node.broadcast(node.clients, await node.recv(node.server))
 
@@ -148,11 +156,21 @@ class TernGrad(System):
                 await node.broadcast(node.clients, Message("scales", step, [largest]))
             sums = await node.collect(node.clients)
             sender = kind_of(node.clients[0])
-            work = self.task.passes(len(sums) + self.entropy.passes(sender, *sums))
-            total = await node.compute(work, self._add_sums, sender, sums, step)
+            total = await node.compute(self._adding(sender, sums), self._add_sums, sender, sums, step)
             if not self.options.localize:
-                total = await node.compute(self.task.passes(3), self._update, state, total, step)
+                total = await node.compute(self.task.update_work, self._update, state, total, step)
             await self.entropy.send(node, node.clients, total)
+
+    def _adding(self, sender: str, messages: Sequence[Message]) -> Callable[[Message], Work]:
+        """What it takes a server to add up what it was sent, and to pack the sum."""
+        received: Any
+        sent: Any
+        opening = self.entropy.opening(sender, *messages)
+        if self.options.share_scales:
+            received, sent = self.trits if sender == "worker" else self.regional, self.total
+        else:
+            received, sent = self.ternary if sender == "worker" else self.floats, self.floats
+        return self.task.encoding(sent, opening + self.task.adding(received, messages))
 
     def _add_ternary(self, messages: Sequence[Message], step: int) -> Message:
         """The sum of workers' ternary gradients: as levels where scales are shared, else in float32."""

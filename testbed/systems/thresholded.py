@@ -12,6 +12,7 @@ of its tables 1 to 3 with the best accuracy for its bytes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -20,7 +21,7 @@ from testbed.codecs.base import Codec
 from testbed.codecs.memory import ErrorFeedback, Remembering
 from testbed.codecs.sparse import Sparse
 from testbed.codecs.threshold import SparseMultiples, Thresholded
-from testbed.systems.protocols.base import Options
+from testbed.systems.protocols.base import Knob, Options
 from testbed.systems.protocols.codec_system import CodecSystem, Sender
 
 Threshold = Annotated[float, msgspec.Meta(ge=1e-20, le=1e20)]
@@ -47,6 +48,7 @@ class QGTOptions(Options, frozen=True, forbid_unknown_fields=True):
 class WGT(CodecSystem):
     name = "wgt"
     options_type = WGTOptions
+    knobs: ClassVar[Mapping[str, Knob]] = {"threshold": Knob(low=1e-4, high=1e-2)}
     options: WGTOptions
 
     def codec(self, sender: Sender) -> Codec | Remembering:
@@ -58,6 +60,7 @@ class WGT(CodecSystem):
 class QGT(CodecSystem):
     name = "qgt"
     options_type: ClassVar[type[Options]] = QGTOptions
+    knobs: ClassVar[Mapping[str, Knob]] = {"threshold": Knob(low=5e-5, high=5e-3)}
     options: QGTOptions | BGTOptions
     limit: ClassVar[int] = 255  # multiples of T that a worker sends at most: they fit into a byte in the paper
 
@@ -75,4 +78,5 @@ class QGT(CodecSystem):
 class BGT(QGT):
     name = "bgt"
     options_type = BGTOptions
+    knobs: ClassVar[Mapping[str, Knob]] = {"threshold": Knob(low=1e-3, high=2e-2)}
     limit = 1

@@ -30,7 +30,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import torch
@@ -40,10 +40,11 @@ from testbed.codecs.floats import Float32
 from testbed.codecs.ternary import Ternary, ThresholdTernary
 from testbed.message import Message
 from testbed.record.events import Guard, Threshold
+from testbed.roles.compute import NOTHING, Work
 from testbed.roles.node import Node
-from testbed.systems.protocols.base import Options, System, Task
+from testbed.systems.protocols.base import Knob, Options, System, Task
 from testbed.systems.protocols.rounds import Rounds
-from testbed.types import Positive
+from testbed.types import Fraction, Positive
 from testbed.wan.plan import region_of
 from testbed.workloads.optimizer import EMA, Optimizer
 
@@ -57,7 +58,7 @@ class WeightGradOptions(Options, frozen=True, forbid_unknown_fields=True):
     reconcile : "exact" or "paper", see the module's rule 3
     exchange : "ternary" (stochastic, as the paper), or "deterministic-feedback": threshold ternary with error
         feedback (feeding back the stochastic ternary's error would diverge: its error exceeds the signal)
-    rate : base learning rate in place of the schedule's ("a smaller learning rate is maintained", 4.3)
+    rate : as of any system ("a smaller learning rate is maintained", 4.3)
     momentum : of the momentum correction at the workers
     clip : gradients are clipped to this many standard deviations of their layer before they are ternarized
     quantize_weights : ternary weights to the workers; off sends nothing smaller, for comparison
@@ -70,8 +71,7 @@ class WeightGradOptions(Options, frozen=True, forbid_unknown_fields=True):
     aggregate: Literal["serial", "average"] = "serial"
     reconcile: Literal["exact", "paper"] = "exact"
     exchange: Literal["ternary", "deterministic-feedback"] = "ternary"
-    rate: Positive | None = None
-    momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.9
+    momentum: Fraction = 0.9
     clip: Positive = 2.5
     quantize_weights: bool = True
     arrival_order: bool = False
@@ -138,20 +138,19 @@ class Pending:
 class WeightGrad(System):
     name = "weightgrad"
     topologies = ("tree",)
+    own_momentum = True
     options_type = WeightGradOptions
+    knobs: ClassVar[Mapping[str, Knob]] = {"threshold_max": Knob(choices=(4.0, 16.0, 64.0))}
     options: WeightGradOptions
 
     def __init__(self, task: Task, options: WeightGradOptions) -> None:
         super().__init__(task, options)
-        training = task.training
-        if options.rate is not None:
-            schedule = msgspec.structs.replace(training.schedule, rate=options.rate)
-            training = msgspec.structs.replace(training, schedule=schedule)
-        self.training = training
         self.gradients = Ternary(task.layout, options.clip)
         self.weights = ThresholdTernary(task.layout)
         self.floats = Float32(task.layout)
-        self.epoch_steps = options.epoch_steps or training.epoch_steps(task.images)
+        self.carrier = self.weights if options.quantize_weights else self.floats  # of weights to the workers
+        self.exchange = self.gradients if options.exchange == "ternary" else self.weights  # of updates
+        self.epoch_steps = options.epoch_steps or task.training.epoch_steps(task.images)
 
     def initial_state(self, name: str) -> WorkerState | LPSState | GlobalState:
         initial, zeros = self.task.initial, torch.zeros_like(self.task.initial)
@@ -162,7 +161,7 @@ class WeightGrad(System):
         residual = zeros.clone() if feedback else initial.new_empty(0)
         if name == self.task.roles.global_server:
             return GlobalState(0, 0.0, residual)
-        decay = self.training.ema_decay
+        decay = self.task.training.ema_decay
         ema = EMA.of(initial, decay) if decay is not None else None
         return LPSState(0, initial.clone(), self._optimizer().start(initial), zeros, residual, ema)
 
@@ -174,10 +173,12 @@ class WeightGrad(System):
         async for step in node.steps(state):
             loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
             key = Key(self.task.seed, index, step)
-            buffers = await node.compute(self.task.passes(4, codec=True), self._ternarized, state, gradient, key)
+            charge = self.task.encoding(self.gradients, self.task.passes(3))  # u <- m * u + g: two read, one written
+            buffers = await node.compute(charge, self._ternarized, state, gradient, key)
             await node.send(node.lps, Message("gradient", step, buffers))
             answer = await node.recv(node.lps)
-            state.weights = await node.compute(self.task.passes(1), self._decode_weights, answer)
+            work = self.task.decoding(self.carrier, answer)
+            state.weights = await node.compute(work, self._decode_weights, answer)
             node.step_done(step, loss)
 
     def _ternarized(self, state: WorkerState, gradient: torch.Tensor, key: Key) -> Sequence:
@@ -190,20 +191,32 @@ class WeightGrad(System):
     async def lps(self, node: Node, state: LPSState) -> None:
         pending = Pending()
         node.spawn_server(self._answer_global_server(node, state, pending))
-        passes = self.task.passes(6 * len(node.workers))
         async for step in node.steps(state):
             messages = await self._pull_gradients(node)
-            pending.reference = await node.compute(passes, self._apply, state, messages, step)
+            pending.reference = await node.compute(self._applying(messages), self._apply, state, messages, step)
             if pending.contribution is None and (reason := self._significant(node, state, pending, step)):
                 await self._contribute(node, state, pending, reason)
             await self._stop_beyond_t(node, pending)
-            buffers = await node.compute(self.task.passes(2), self._weights_for_workers, state)
+            charge = self.task.encoding(self.carrier)
+            buffers = await node.compute(charge, self._weights_for_workers, state)
             await node.broadcast(node.workers, Message("weights", step, buffers))
 
     async def _pull_gradients(self, node: Node) -> list[Message]:
         if self.options.arrival_order:
             return [message async for _, message in node.gather(node.workers)]
         return await node.collect(node.workers)
+
+    def _applying(self, messages: Sequence[Message]) -> Work:
+        """What `_apply` and the test of significance do.
+
+        Every message is decoded; the mean and its norm (n + 1 passes; ||v|| of equation 13); an update with each
+        gradient or with the mean, its norm and its part of g_u beside it (1 + 2 passes); the norms of g_u and of
+        eta * g_ref.
+        """
+        decoding = sum((self.task.decoding(self.gradients, message) for message in messages), NOTHING)
+        updates = len(messages) if self.options.aggregate == "serial" else 1
+        passes = len(messages) + 1 + updates * (self._optimizer().passes + 3) + 2
+        return decoding + self.task.passes(passes)
 
     def _apply(self, state: LPSState, messages: Sequence[Message], step: int) -> torch.Tensor:
         """Update the weights and g_u; return the weight change that g_ref made."""
@@ -213,7 +226,7 @@ class WeightGrad(System):
             gradients = [mean]
         state.norm_sum += float(torch.linalg.vector_norm(mean))
         state.norm_count += 1
-        rate = self._rate_at(step)
+        rate = self.task.rate_at(step)
         norms = [float(torch.linalg.vector_norm(gradient)) for gradient in gradients]
         largest = norms.index(max(norms))
         for k, gradient in enumerate(gradients):
@@ -230,7 +243,7 @@ class WeightGrad(System):
         if state.ema is not None:
             state.ema.update(state.weights)
         if (step + 1) % self.epoch_steps == 0:
-            self._renew_threshold(state, self._rate_at(step + 1))
+            self._renew_threshold(state, self.task.rate_at(step + 1))
         return reference
 
     def _renew_threshold(self, state: LPSState, rate: float) -> None:
@@ -270,9 +283,8 @@ class WeightGrad(System):
         pending.settled.clear()
         node.spawn(node.wait(pending.settled, "the mean of its contribution"))
         key = Key(self.task.seed, self.task.roles.stream_of(node.name), state.step)
-        buffers = await node.compute(
-            self.task.passes(3), self._encode_update, pending.contribution, state.residual, key
-        )
+        charge = self.task.encoding(self.exchange)
+        buffers = await node.compute(charge, self._encode_update, pending.contribution, state.residual, key)
         await node.send(node.global_server, Message(reason, state.step, buffers))
 
     async def _stop_beyond_t(self, node: Node, pending: Pending) -> None:
@@ -291,7 +303,8 @@ class WeightGrad(System):
             if message.kind == "request":
                 pending.asked = message.step
             else:
-                await node.compute(self.task.passes(4), self._reconcile, state, pending, message)
+                work = self.task.decoding(self.exchange, message) + self.task.passes(4)
+                await node.compute(work, self._reconcile, state, pending, message)
                 state.last_exchange_s = node.now()
                 await node.send(peer, Message("ack", message.step))
                 pending.closed = message.step
@@ -318,8 +331,8 @@ class WeightGrad(System):
 
     async def global_server(self, node: Node, state: GlobalState) -> None:
         async def average(messages: Sequence[Message], number: int) -> Sequence:
-            work = self.task.passes(4 * len(messages))
-            return await node.compute(work, self._average, state, messages, number)
+            charge = self.task.encoding(self.exchange, self.task.adding(self.exchange, messages))
+            return await node.compute(charge, self._average, state, messages, number)
 
         rounds = Rounds(node, state, self.options.t_local_s, self.options.t_global_s, average)
         async for peer, message in node.serve(node.lpss, rounds.busy):
@@ -347,15 +360,11 @@ class WeightGrad(System):
         return buffers
 
     def _decode_update(self, message: Message) -> torch.Tensor:
-        codec = self.gradients if self.options.exchange == "ternary" else self.weights
-        return codec.decode(message.buffers)
-
-    def _rate_at(self, step: int) -> float:
-        return self.training.rate_at(step, self.task.images)
+        return self.exchange.decode(message.buffers)
 
     def _optimizer(self) -> Optimizer:
         """The LPS's update; momentum is already in what the workers send."""
-        return self.training.optimizer.without_momentum
+        return self.task.training.optimizer.without_momentum
 
     def _weights_for_workers(self, state: LPSState) -> Sequence:
         """Weights to ternary: loss-aware where the optimizer knows second moments (Appendix A, equation 4)."""
@@ -364,8 +373,7 @@ class WeightGrad(System):
         return self.weights.encode(state.weights, importance=self._optimizer().importance(state.optimizer))
 
     def _decode_weights(self, message: Message) -> torch.Tensor:
-        codec = self.weights if self.options.quantize_weights else self.floats
-        return codec.decode(message.buffers)
+        return self.carrier.decode(message.buffers)
 
     # Results
 

@@ -129,6 +129,25 @@ class Profile:
         except KeyError:
             raise InputError(f"profile {self.name}: no link from {src} to {dst}; add it to the CSV") from None
 
+    def altered(self, lan_mbit: float | None = None, wan_factor: float = 1.0, rtt_factor: float = 1.0) -> Profile:
+        """What if the LAN's links had this goodput, the WAN's links and caps so many times theirs, and their RTT?"""
+
+        def alter(link: Link) -> Link:
+            return replace(link, goodput_mbit=link.goodput_mbit * wan_factor, rtt_ms=link.rtt_ms * rtt_factor)
+
+        def lift(cap: float | None) -> float | None:
+            return None if cap is None else cap * wan_factor
+
+        return replace(
+            self,
+            lan=self.lan if lan_mbit is None else replace(self.lan, goodput_mbit=lan_mbit),
+            pairs={pair: alter(link) for pair, link in self.pairs.items()},
+            caps={
+                region: replace(cap, egress_mbit=lift(cap.egress_mbit), ingress_mbit=lift(cap.ingress_mbit))
+                for region, cap in self.caps.items()
+            },
+        )
+
     def scaled(self, factor: float) -> Profile:
         """The same network slowed down `factor` times: rates divided, delays multiplied (time dilation)."""
 

@@ -50,6 +50,23 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.weight_decay and isinstance(self.optimizer, AdamW):
             raise ValueError("weight_decay: it goes into the gradient; AdamW has optimizer.weight_decay in its place")
 
+    def with_own(self, rate: float | None, momentum: float | None) -> Training:
+        """This with a system's own rate and momentum, where it has them.
+
+        Raises
+        ------
+        InputError
+            The optimizer has no momentum to be set.
+        """
+        schedule, optimizer = self.schedule, self.optimizer
+        if rate is not None:
+            schedule = msgspec.structs.replace(schedule, rate=rate)
+        if momentum is not None:
+            if not isinstance(optimizer, SGD):
+                raise InputError("momentum: only SGD has one, and the experiment's optimizer is another")
+            optimizer = msgspec.structs.replace(optimizer, momentum=momentum)
+        return msgspec.structs.replace(self, schedule=schedule, optimizer=optimizer)
+
     def worker_batch(self, workers: int) -> int:
         """Examples a step for each of `workers`.
 

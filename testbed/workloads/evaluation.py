@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,8 @@ from testbed.workloads import calibration
 from testbed.workloads.data.base import Dataset
 from testbed.workloads.flat import FlatModel
 
+SAMPLE_SEED = 1  # of the training examples whose loss is told
+Batch = Callable[[np.ndarray], tuple[Tensor, Tensor]]
 VALUES_AT_ONCE = 250 * 3 * 32 * 32  # of the inputs of a batch
 
 
@@ -29,20 +31,37 @@ class Evaluation:
 def evaluate(model: FlatModel, dataset: Dataset, weights: Tensor, examples: int | None = None) -> Evaluation:
     """Evaluate flat `weights` on the first `examples` test examples (None: all of them)."""
     count = min(examples or dataset.test_examples, dataset.test_examples)
+    _load(model, dataset, weights)
+    loss, sums = 0.0, dict.fromkeys(dataset.metrics, 0.0)
+    for outputs, targets in _outputs(model, dataset, dataset.test_batch, np.arange(count)):
+        loss += dataset.total_loss(outputs, targets)
+        for name, metric in dataset.metrics.items():
+            sums[name] += float(metric.measure(outputs, targets))
+    return Evaluation(loss / count, {name: total / count for name, total in sums.items()}, count)
+
+
+def train_loss(model: FlatModel, dataset: Dataset, weights: Tensor, examples: int) -> float:
+    """Mean loss of flat `weights` on a fixed sample of the training examples, as they are, without augmentation."""
+    _load(model, dataset, weights)
+    chosen = np.random.default_rng(SAMPLE_SEED).permutation(dataset.train_examples)[:examples]
+    batches = _outputs(model, dataset, dataset.train_batch, np.sort(chosen))
+    return sum(dataset.total_loss(outputs, targets) for outputs, targets in batches) / len(chosen)
+
+
+def _load(model: FlatModel, dataset: Dataset, weights: Tensor) -> None:
     model.load(weights)
     if model.normalisations:
         taken = calibration.chosen(dataset.train_examples)
         even = np.array_split(taken, -(-len(taken) // batch_size(dataset)))
         model.calibrate(dataset.train_batch(indices)[0].to(model.device) for indices in even)
-    loss, sums = 0.0, dict.fromkeys(dataset.metrics, 0.0)
+
+
+def _outputs(model: FlatModel, dataset: Dataset, batch: Batch, indices: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
+    """What the network makes of the examples of these indices, a batch at a time, and their targets."""
     with torch.no_grad():
-        for indices in np.split(np.arange(count), range(batch_size(dataset), count, batch_size(dataset))):
-            inputs, targets = (part.to(model.device) for part in dataset.test_batch(indices))
-            outputs = model(inputs)
-            loss += dataset.total_loss(outputs, targets)
-            for name, metric in dataset.metrics.items():
-                sums[name] += float(metric.measure(outputs, targets))
-    return Evaluation(loss / count, {name: total / count for name, total in sums.items()}, count)
+        for part in np.split(indices, range(batch_size(dataset), len(indices), batch_size(dataset))):
+            inputs, targets = (each.to(model.device) for each in batch(part))
+            yield model(inputs), targets
 
 
 def batch_size(dataset: Dataset) -> int:

@@ -6,7 +6,7 @@ the last bit. L2 weight decay is not here: it is part of a worker's gradient (`l
 
 What a system asks of an optimizer, whichever it is:
 
-- `start` and `update`;
+- `start` and `update`, and what that costs: `passes`;
 - `without_momentum`, for a system that applies momentum before gradients are sent;
 - `importance`, for one that quantizes weights with regard to what an error in each costs.
 """
@@ -36,6 +36,11 @@ class SGD(msgspec.Struct, tag_field="kind", tag="sgd", frozen=True, forbid_unkno
 
     momentum: Fraction = 0.0
     nesterov: bool = False
+
+    @property
+    def passes(self) -> int:
+        """Vectors that an update reads and writes: gradient and weights, and the velocity where there is one."""
+        return 5 if self.momentum else 3
 
     def start(self, weights: Tensor) -> SGDState:
         """Return the state before the first update."""
@@ -75,6 +80,11 @@ class Adam(msgspec.Struct, tag_field="kind", tag="adam", frozen=True, forbid_unk
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
     epsilon: Annotated[float, msgspec.Meta(gt=0)] = 1e-8
+
+    @property
+    def passes(self) -> int:
+        """As SGD's, with two moments."""
+        return 7
 
     def start(self, weights: Tensor) -> AdamState:
         """Return the state before the first update."""

@@ -17,7 +17,7 @@ from testbed.workloads import options as named
 from testbed.workloads.config import Training
 from testbed.workloads.data.augment import fits
 from testbed.workloads.data.base import DATASETS, Data, Dataset, Metric, size_text
-from testbed.workloads.evaluation import Evaluation, evaluate
+from testbed.workloads.evaluation import Evaluation, evaluate, train_loss
 from testbed.workloads.flat import FlatModel, forward_flops
 from testbed.workloads.learner import Learner
 from testbed.workloads.models.base import MODELS, Model, initial_weights, kind_of, parameter_count
@@ -91,6 +91,10 @@ class Workload:
     def evaluate(self, weights: Tensor, examples: int | None = None) -> Evaluation:
         """Test flat `weights` on the first `examples` test examples (None: all of them)."""
         return evaluate(self.flat, self.dataset, weights, examples)
+
+    def train_loss(self, weights: Tensor, examples: int) -> float:
+        """The loss of flat `weights` on a fixed sample of so many training examples (all where there are fewer)."""
+        return train_loss(self.flat, self.dataset, weights, examples)
 
     @property
     def metrics(self) -> dict[str, Metric]:

@@ -74,7 +74,7 @@ WRONG = [
     ("data.dataset=cifar", "mine.toml: data.dataset: unknown data set 'cifar'; did you mean 'cifar10'? known: cifar10"),
     ("data.split=dirichlet", "mine.toml: data.alpha: needed with split = 'dirichlet'"),
     ("data.split=idd", "mine.toml: data.split is 'idd'; did you mean 'iid'? known: dirichlet, iid"),
-    ("compute.device=m61", "mine.toml: compute.device: no device 'm61'; did you mean 'm60'? known: auto,"),
+    ("compute.device=m61", "mine.toml: compute.device: no device 'm61'; did you mean 'm60'? known: a100,"),
     ("compute.dilation=autoo", "compute.dilation is 'autoo'; did you mean 'auto'? known: a number, auto"),
     ("compute.dilation=0", "mine.toml: compute.dilation is 0: expected float > 0.0"),
     ("training.batch_size=18", "training.batch_size is 18; it must be a multiple of the 4 workers, for example 16"),

@@ -102,5 +102,26 @@ def test_evaluations_are_of_the_stated_models(small_data: None, tmp_path: Path) 
     }.items():
         events = [lines.decode(line) for line in lines.whole_lines(folder / system / "seed-0" / "events.jsonl")]
         evaluated = [event for event in events if isinstance(event, Evaluated)]
-        assert {event.model for event in evaluated} == models
-        assert sorted({event.step for event in evaluated}) == [4, 8]
+        tests = [event for event in evaluated if not event.probe]
+        assert {event.model for event in tests} == models
+        assert sorted({event.step for event in tests}) == [4, 8]
+
+
+def test_the_reported_model_is_tested_as_the_run_goes_on(small_data: None, tmp_path: Path) -> None:
+    """The quantized one where there is one; and nothing else of a run changes by it."""
+    from testbed.record import lines
+
+    def events(probe_steps: int) -> dict[str, list[Any]]:
+        folder = start(experiment(run={"probe_steps": probe_steps, "probe_images": 20}), tmp_path / str(probe_steps))
+        paths = {system: folder / system / "seed-0" / "events.jsonl" for system in ("baseline", "weightgrad")}
+        return {system: [lines.decode(line) for line in lines.whole_lines(path)] for system, path in paths.items()}
+
+    often, never = events(3), events(0)
+    for system, model in (("baseline", "full"), ("weightgrad", "quantized")):
+        probes = [event for event in often[system] if isinstance(event, Evaluated) and event.probe]
+        assert [event.step for event in probes] == [0, 3, 6]
+        assert {event.model for event in probes} == {model} and {event.images for event in probes} == {20}
+        ends = {event.step + 1: event.time_s for event in often[system] if isinstance(event, StepDone)}
+        assert all(probe.time_s <= ends[probe.step] for probe in probes[1:]), "a server may be done before its workers"
+        assert probes[0].train_loss is not None and abs(probes[0].train_loss - 2.3) < 0.2
+        assert [event for event in often[system] if event not in probes] == never[system]

@@ -11,9 +11,17 @@ from testbed.systems import Work
 
 def test_a_modelled_device_adds_launch_arithmetic_and_memory() -> None:
     device = DEVICES["m60"]
-    work = Work(flops=2 * device.gflops * 1e9, nbytes=3 * device.memory_gbyte_s * 1e9)
-    assert device.seconds(work) == pytest.approx(device.launch_ms / 1e3 + 5)
-    assert device.seconds(Work()) == device.launch_ms / 1e3
+    arithmetic, memory = device.gflops * 1e9, device.memory_gbyte_s * 1e9
+    work = Work(flops=2 * arithmetic, nbytes=3 * memory, coding_nbytes=memory)
+    assert device.seconds(work) == pytest.approx(device.launch_ms / 1e3 + 6)
+    assert device.seconds(Work()) == 0, "nothing was started"
+
+
+def test_of_one_computation_the_records_know_what_was_coding() -> None:
+    both = Work(nbytes=3.0) + Work(coding_nbytes=1.0)
+    assert both == Work(nbytes=3.0, coding_nbytes=1.0) and both.coding_share == 0.25
+    assert Work(coding_nbytes=2.0).coding_share == 1
+    assert Work().coding_share == Work(flops=1.0, coding_nbytes=1.0).coding_share == 0
 
 
 def test_every_device_has_a_source() -> None:

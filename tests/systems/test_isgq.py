@@ -145,8 +145,21 @@ def test_compute_is_charged_where_it_is_made(small_data: None) -> None:
     system = SYSTEMS["isgq-mse"](task, SYSTEMS["isgq-mse"].options_type())
     product = 2 * 2 * (2304 * 384 + 384 * 192 + 192 * 10)
     assert system.gradient_work.flops == task.gradient_flops - product  # type: ignore[attr-defined]
-    assert system.mean_work.flops == 4 * product  # type: ignore[attr-defined]
+    factors, others = (part.numpy() for part in (torch.zeros(100), torch.zeros(200)))
+    buffers = [factors] * system.factors.buffers + [others]  # type: ignore[attr-defined]
+    multiplying = system._multiplying(Message("factors", 0, buffers * 4))  # type: ignore[attr-defined]
+    assert multiplying.flops == 4 * product and multiplying.coding_nbytes > 0
     assert task.gradient_flops == 3 * 2 * assembly.workload.forward_flops
+
+
+def test_the_products_of_the_least_error_are_charged(small_data: None) -> None:
+    """At L images and 2 levels, X's and Delta's own products are (3 L)^2 for each column: 4.2 GFLOP at L = 256."""
+    task: Task = Assembly(experiment(model={"name": "cifarnet"}, training={"batch_size": 1024})).task(0)
+    system = SYSTEMS["isgq-mse"](task, SYSTEMS["isgq-mse"].options_type())
+    columns = sum(layer.inputs + layer.outputs for layer in task.layout.linear)
+    assert system.factors.flops == 2 * (3 * 256) ** 2 * columns  # type: ignore[attr-defined]
+    made = [torch.zeros(10).numpy()] * system.factors.buffers  # type: ignore[attr-defined]
+    assert system._encoding(made).flops == system.factors.flops  # type: ignore[attr-defined]
 
 
 def test_a_message_that_is_not_of_all_workers_is_refused(small_data: None) -> None:

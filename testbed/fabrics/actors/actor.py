@@ -13,12 +13,12 @@ from typing import Any, ParamSpec, TypeVar
 from testbed.experiment.assembly import Assembly
 from testbed.experiment.load import from_dict
 from testbed.fabrics.actors.wire import Endpoint, Wire
-from testbed.fabrics.base import state_path
+from testbed.fabrics.base import probe_folder, state_path
 from testbed.record.events import Event, Overrun
 from testbed.record.recorder import Recorder
 from testbed.roles import state as state_file
-from testbed.roles.compute import Work, compute_model
-from testbed.roles.node import Node
+from testbed.roles.compute import compute_model
+from testbed.roles.node import Charge, Node
 from testbed.roles.trail import Parcel
 from testbed.systems import System
 
@@ -61,12 +61,13 @@ class EmulatedNode(Node):
     async def _transmit(self, peer: str, parcel: Parcel) -> None:
         await self.wire.send(peer, parcel)
 
-    async def compute(self, work: Work, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def compute(self, work: Charge[T], fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         # On the loop's own thread, so that nothing else of this role runs in between (rule 2); ZeroMQ's
         # thread keeps sending and receiving meanwhile.
         began_s = monotonic()
         result = fn(*args, **kwargs)
         took_s = monotonic() - began_s
+        work = work(result) if callable(work) else work
         if self._device is None:
             self.charge(work, took_s / self._dilation)
             await asyncio.sleep(0)
@@ -102,6 +103,7 @@ class RoleActor:
         self._node: EmulatedNode
         self._system: System
         self._state: Any
+        self._probes: dict[int, tuple[float, Any]] = {}  # by step: when, and the state
 
     def ready(self) -> int:
         """The process's id, once it is up."""
@@ -113,11 +115,17 @@ class RoleActor:
         self._node = EmulatedNode(self._place, self._assembly.experiment, max_bytes=2 * size_bytes + (1 << 21))
         await self._node.wire.start()
 
-    async def begin(self, system: str, seed: int, checkpoint: str | None, records: str) -> None:
+    async def begin(
+        self, system: str, seed: int, checkpoint: str | None, records: str, probe_steps: int | None
+    ) -> None:
         """Prepare the role's state for a system and seed, and join the records of that run."""
         name = self._place.role
         self._system = self._assembly.system(system, seed)
         self._node.join(self._system.task.roles)
+        self._node.probe, self._node.probe_steps = None, probe_steps or 1
+        if probe_steps is not None and name in self._system.shown_by:
+            self._node.probe = self._take_probe
+        self._probes.clear()
         self._state = self._system.initial_state(name)
         if checkpoint is not None:
             state_file.load(state_path(Path(checkpoint), name), self._state)
@@ -135,5 +143,18 @@ class RoleActor:
         await self._node.play(self._system.role(self._node, self._state), stop_at)
         return self._node.now()
 
-    async def save(self, folder: str) -> None:
-        state_file.save(state_path(Path(folder), self._place.role), self._state)
+    async def save(self, folder: str) -> dict[int, float]:
+        """Write the role's state, and those it has handed in as probes since the last time: when, by their step."""
+        role = self._place.role
+        state_file.save(state_path(Path(folder), role), self._state)
+        times_s = {}
+        for step, (time_s, state) in self._probes.items():
+            path = state_path(probe_folder(Path(folder), step), role)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            state_file.save(path, state)
+            times_s[step] = time_s
+        self._probes.clear()
+        return times_s
+
+    def _take_probe(self, role: str, step: int, time_s: float, state: Any) -> None:
+        self._probes[step] = (time_s, state)

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from shutil import rmtree
 from time import monotonic, sleep
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from testbed.errors import RoleDied, RunError, TestbedError
 from testbed.experiment.assembly import Assembly
 from testbed.fabrics.actors.actor import Place, RoleActor
-from testbed.fabrics.base import Fabric, SavedStates, TraceEnded
+from testbed.fabrics.base import Fabric, SavedStates, TraceEnded, probe_folder
 from testbed.record import lines
 from testbed.systems import System
 
@@ -101,7 +102,8 @@ class ActorFabric(Fabric):
         self._system = self._assembly.system(system, seed)
         self._clock_s = clock_s
         self._events = lines.Follower(records / lines.FILE_NAME)
-        self._all("begin", system, seed, str(checkpoint) if checkpoint else None, str(records))
+        steps = self.probe_steps if self.probe is not None else None
+        self._all("begin", system, seed, str(checkpoint) if checkpoint else None, str(records), steps)
 
     def segment(self, stop_at: int) -> float:
         start_s = monotonic() + LEAD_S
@@ -133,7 +135,14 @@ class ActorFabric(Fabric):
         return clocks
 
     def save(self, folder: Path) -> None:
-        self._all("save", str(folder))
+        times_s: dict[int, float] = {}
+        for of_role in self._all("save", str(folder)):
+            for step, time_s in of_role.items():
+                times_s[step] = max(time_s, times_s.get(step, 0.0))
+        for step, time_s in sorted(times_s.items()):
+            if self.probe is not None:
+                self.probe(step, time_s, self.states(probe_folder(folder, step)))
+            rmtree(probe_folder(folder, step))
 
     def states(self, folder: Path) -> Mapping[str, Any]:
         return SavedStates(folder, self._system.initial_state, self._roles.all)

@@ -19,8 +19,8 @@ from testbed.fabrics.virtual.network import Connection, Network
 from testbed.fabrics.virtual.schedule import Replay
 from testbed.record.events import Event, LinkBytes
 from testbed.roles import state as state_file
-from testbed.roles.compute import ComputeModel, Work
-from testbed.roles.node import Node
+from testbed.roles.compute import ComputeModel
+from testbed.roles.node import Charge, Node
 from testbed.roles.roles import Roles
 from testbed.roles.trail import Parcel
 from testbed.systems import System
@@ -54,9 +54,10 @@ class VirtualNode(Node):
     async def _transmit(self, peer: str, parcel: Parcel) -> None:
         await self._network.send(self.connections[peer], parcel, parcel[0].nbytes)
 
-    async def compute(self, work: Work, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def compute(self, work: Charge[T], fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         began_s = perf_counter()
         result = fn(*args, **kwargs)
+        work = work(result) if callable(work) else work
         spent_s = perf_counter() - began_s if self._device is None else self._device.seconds(work)
         self.charge(work, spent_s)
         await asyncio.sleep(spent_s)
@@ -143,6 +144,7 @@ class VirtualFabric(Fabric):
         roles = self._system.task.roles
         for name in roles.all:
             nodes[name] = VirtualNode(name, roles, self._compute, network, loop, lambda event: self.record(event))
+        self._let_probe(nodes)
         for node in nodes.values():
             for peer in node.neighbours:
                 arrived = partial(nodes[peer].arrived, node.name)
@@ -158,6 +160,22 @@ class VirtualFabric(Fabric):
             self.messages += network.messages
             _shut(loop)
         return self._clock_s
+
+    def _let_probe(self, nodes: Mapping[str, Node]) -> None:
+        """Have the roles that show the model hand in their states; what all have handed in is shown at once."""
+        if (probe := self.probe) is None:
+            return
+        shown_by = self._system.shown_by
+        waiting: dict[int, dict[str, Any]] = {}
+
+        def take(role: str, step: int, time_s: float, state: Any) -> None:
+            states = waiting.setdefault(step, {})
+            states[role] = state
+            if len(states) == len(shown_by):
+                probe(step, time_s, waiting.pop(step))
+
+        for name in shown_by:
+            nodes[name].probe, nodes[name].probe_steps = take, self.probe_steps
 
     async def _play(self, nodes: Mapping[str, VirtualNode], stop_at: int) -> None:
         loop = asyncio.get_running_loop()

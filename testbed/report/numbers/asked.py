@@ -102,15 +102,17 @@ class Target:
     metric: str = ""
     value: float | None = None
     better: str = "higher"
+    model: str = ""
 
     @classmethod
     def of(cls, info: RunInfo) -> Target:
         """The target in the experiment of a run; empty where it names none."""
         asked = experiment_of(info).target
+        model = asked.model if isinstance(asked.model, str) else ""
         if isinstance(asked.metric, str) and isinstance(asked.value, float):
             better = info.metric.better if asked.metric == info.metric.name else "higher"
-            return cls(asked.loss, asked.accuracy, asked.window, asked.metric, asked.value, better)
-        return cls(asked.loss, asked.accuracy, asked.window)
+            return cls(asked.loss, asked.accuracy, asked.window, asked.metric, asked.value, better, model)
+        return cls(asked.loss, asked.accuracy, asked.window, model=model)
 
     @property
     def stated(self) -> bool:
@@ -130,13 +132,14 @@ class Target:
             words.append(f"{spoken(self.metric)} {'≥' if self.better == 'higher' else '≤'} {self.value:g}")
         return tuple(words)
 
-    def reached_by(self, tests: pd.DataFrame) -> pd.Series | None:
-        """Which of `tests` are as good as its accuracy or its metric asks; None where it names neither."""
+    def missed_by(self, tests: pd.DataFrame) -> pd.Series | None:
+        """By how much each of `tests` misses its accuracy or metric, 0 or less where it does not; None for neither."""
         if self.accuracy is not None:
-            return tests["accuracy"] >= self.accuracy
+            return self.accuracy - tests["accuracy"]
         if self.value is None or self.metric not in tests:
             return None
-        return tests[self.metric] >= self.value if self.better == "higher" else tests[self.metric] <= self.value
+        gap = self.value - tests[self.metric]
+        return gap if self.better == "higher" else -gap
 
 
 def spoken(metric: str) -> str:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from testbed.record.reader import Run
+from testbed.record.reader import Result, Run
 from testbed.report.numbers.asked import Target
 from testbed.report.numbers.interval import half_width
-from testbed.report.numbers.summary import running_mean
+from testbed.report.numbers.reached import recent, running_mean
 
 POINTS = 1500  # of a line; more cannot be told apart
 
@@ -31,22 +31,35 @@ class Curve:
 
 
 def curves_of(run: Run) -> list[Curve]:
-    """The curve of each system of `run` that has a step, in the order of the experiment."""
+    """The curve of each system of `run` that has a step, in the order of the experiment.
+
+    What is smooth is what the target is judged by, so that a line crosses it where the table says it did: the loss of
+    the model that is reported where it was tested as the run went on, else the running mean of the workers'.
+    """
     window = Target.of(run.info).window
     curves = []
     for system in dict.fromkeys(result.system for result in run.results):
-        seeds = [r.steps for r in run.results if r.system == system and len(r.steps)]
+        results = [r for r in run.results if r.system == system and len(r.steps)]
+        seeds = [r.steps for r in results]
         if not seeds:
             continue
         length = min(map(len, seeds))
         raw = np.stack([steps["loss"].to_numpy()[:length] for steps in seeds])
         time_s = np.stack([steps["time_s"].to_numpy()[:length] for steps in seeds])
-        # The window of the target, so that a line crosses the target where the table says it did.
-        smooth = np.stack([running_mean(one, min(window, length)) for one in raw])
+        smooth = np.stack([_smooth(r, one, length, window) for r, one in zip(results, raw, strict=True)])
         columns = (time_s.mean(0), raw.mean(0), smooth.mean(0), half_width(smooth))
         step = seeds[0]["step"].to_numpy()[:length] + 1
         curves.append(Curve(system, len(seeds), *(thinned(column) for column in (step, *columns))))
     return curves
+
+
+def _smooth(result: Result, raw: np.ndarray, length: int, window: int) -> np.ndarray:
+    """The smooth loss after each of the first `length` steps."""
+    probes = result.probes
+    if not len(probes):
+        return running_mean(raw, min(window, length))
+    steps, losses = (probes[name].to_numpy(dtype="float64") for name in ("step", "train_loss"))
+    return np.interp(np.arange(1, length + 1), steps, recent(steps, losses, window))
 
 
 def thinned(column: np.ndarray) -> np.ndarray:

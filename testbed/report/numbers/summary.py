@@ -7,11 +7,15 @@ final_loss                     mean training loss of the last 50 steps (of all, 
 final_accuracy                 last test accuracy (fraction) of the result: of the quantized model where there is one,
                                else of the full-precision one
 time_s                         when the last step ended, on the run's clock (dilation divided out)
-time_to_target_s               when the running mean of the training loss over the target's window first was at or
-                               below the target loss; where only an accuracy is the target, time_to_accuracy_s
-wan_bytes, lan_bytes           on the wire, headers included, over all links between regions, inside regions
+time_to_target_s               when the model that is reported first was at the target loss, or, where only an accuracy
+                               is the target, time_to_accuracy_s (`numbers.reached` says how that is told)
+resolution_s                   between the two tests of the model that time_to_target_s lies between
+wan_bytes, lan_bytes           on the wire, headers included, of messages between regions, inside regions; each once
 compression                    baseline's WAN bytes per step / this system's, same seed
 speedup_vs_baseline            baseline's time_to_target_s / this system's, same seed
+speedup_resolution             by what fraction that may be off since both times lie between two tests: half of each
+                               resolution_s against its time
+accuracy_vs_baseline           final_accuracy less baseline's, same seed
 status                         "finished", "ended", "interrupted", "failed", "partial"
 target                         in words: "loss ≤ 1.7, accuracy ≥ 45 %"
 steps_to_target                steps done when the target was reached
@@ -38,7 +42,7 @@ import numpy as np
 import pandas as pd
 
 from testbed.record.reader import Result, Run, load
-from testbed.report.numbers import prices
+from testbed.report.numbers import prices, reached
 from testbed.report.numbers.asked import Target, data_name, model_name
 from testbed.report.numbers.interval import half_width
 
@@ -48,6 +52,7 @@ FINAL_STEPS = 50
 COLUMNS = (
     *("system", "seed", "fabric", "steps", "final_loss", "final_accuracy", "time_s", "time_to_target_s"),
     *("wan_bytes", "lan_bytes", "compression", "speedup_vs_baseline"),
+    *("resolution_s", "speedup_resolution", "accuracy_vs_baseline"),
     *("status", "target", "steps_to_target", "mean_step_s", "mean_compute_s"),
     *("mean_codec_s", "mean_lan_s", "mean_wan_s", "mean_waiting_s"),
     *("time_to_accuracy_s", "speedup_to_accuracy", "wan_bytes_to_target", "egress_usd"),
@@ -60,7 +65,9 @@ METRICS = (
     *("mean_codec_s", "mean_lan_s", "mean_wan_s", "mean_waiting_s"),
     *("time_to_accuracy_s", "speedup_to_accuracy", "wan_bytes_to_target", "egress_usd"),
     *("accuracy_full", "accuracy_quantized", "accuracy_ema", "final_metric"),
+    *("resolution_s", "speedup_resolution", "accuracy_vs_baseline"),
 )
+RATIOS = ("compression", "speedup_vs_baseline", "speedup_to_accuracy")  # and any speedup_over_<system>
 SPENT = ("compute", "codec", "lan", "wan", "waiting")  # where a step's time went: mean_<name>_s
 REACHED = {"reached": "time_to_target_s", "reached_accuracy": "time_to_accuracy_s"}  # counted by `aggregate`
 _INTEGERS = ("wan_bytes", "lan_bytes", "steps_to_target", "wan_bytes_to_target")
@@ -104,11 +111,12 @@ def measure(run: Run, target: Target | None = None) -> pd.DataFrame:
 
 def _measure(result: Result, target: Target, metric: str) -> dict[str, Any]:
     """One row; frames are read column by column and let go again, so that any number of results fits the memory."""
-    steps, tests = result.frame("steps"), result.frame("evaluations")
+    steps, evaluations = result.frame("steps"), result.frame("evaluations")
+    tests, probes = evaluations[~evaluations["probe"]], evaluations[evaluations["probe"]]
     row: dict[str, Any] = {"system": result.system, "seed": result.seed, "status": result.status, "steps": len(steps)}
     for model in ("full", "quantized", "ema"):
         row[f"accuracy_{model}"] = _last(tests, model, "accuracy")
-    result_model = "quantized" if (tests["model"] == "quantized").any() else "full"
+    result_model = _result_model(tests, target)
     row["final_accuracy"] = row[f"accuracy_{result_model}"]
     row["final_metric"] = _last(tests, result_model, metric)
     if len(steps):
@@ -118,13 +126,19 @@ def _measure(result: Result, target: Target, metric: str) -> dict[str, Any]:
         row |= {f"mean_{name}_s": steps[f"{name}_s"].mean() for name in SPENT[:-1]}
         spent_s = sum(row[f"mean_{name}_s"] for name in SPENT[:-1])
         row["mean_waiting_s"] = np.maximum(row["mean_step_s"] - spent_s, 0.0)
-    by_loss = _reach_loss(steps, target)
-    by_test = _reach_test(tests[tests["model"] == result_model], target)
-    row["time_to_accuracy_s"] = by_test[0] if by_test and target.accuracy is not None else np.nan
-    reached = by_loss if target.loss is not None else by_test
-    if reached is not None:
-        row["time_to_target_s"], row["steps_to_target"] = reached
-    return row | _traffic(result, reached[0] if reached else None)
+    by_loss = reached.by_loss(steps, probes, target)
+    by_test = reached.by_test(tests[tests["model"] == result_model], probes, target)
+    row["time_to_accuracy_s"] = by_test.time_s if by_test and target.accuracy is not None else np.nan
+    first = by_loss if target.loss is not None else by_test
+    if first is not None:
+        row |= {"time_to_target_s": first.time_s, "steps_to_target": first.step, "resolution_s": first.resolution_s}
+    return row | _traffic(result, first.time_s if first else None)
+
+
+def _result_model(tests: pd.DataFrame, target: Target) -> str:
+    """The model that a system reports: what the target names, where there is that; else its quantized one, if any."""
+    there = set(tests["model"])
+    return target.model if target.model in there else "quantized" if "quantized" in there else "full"
 
 
 def _traffic(result: Result, until_s: float | None) -> dict[str, Any]:
@@ -134,7 +148,7 @@ def _traffic(result: Result, until_s: float | None) -> dict[str, Any]:
         return {}
     wan = wan_only(totals)
     row: dict[str, Any] = {"wan_bytes": sum(wan.values()), "egress_usd": prices.egress_usd(wan)}
-    row["lan_bytes"] = sum(totals.values()) - row["wan_bytes"]
+    row["lan_bytes"] = max(0, sum(size for link, size in totals.items() if is_uplink(link)) - row["wan_bytes"])
     if until_s is not None:
         row["wan_bytes_to_target"] = sum(result.link_bytes_until(until_s, list(wan)).values())
     return row
@@ -150,38 +164,17 @@ def is_wan(link: str) -> bool:
     return "/" not in link
 
 
+def is_uplink(link: str) -> bool:
+    """Whether a link is a host's way out, which each of its messages crosses once, on to the LAN or the WAN."""
+    return "/" in link.partition(">")[0]
+
+
 def _last(evaluations: pd.DataFrame, model: str, metric: str) -> float:
     """The last value of a model's metric."""
     if metric not in evaluations:
         return np.nan
     values = evaluations.loc[evaluations["model"] == model, metric]
     return float(values.iloc[-1]) if len(values) else np.nan
-
-
-def running_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """Mean of each `window` consecutive values, at the last of them; NaN before there are that many.
-
-    Each mean is taken on its own, so that one huge or NaN value spoils no more than `window` of them.
-    """
-    means = np.full(len(values), np.nan)
-    if len(values) >= window:
-        means[window - 1 :] = np.lib.stride_tricks.sliding_window_view(values, window).mean(axis=1)
-    return means
-
-
-def _reach_loss(steps: pd.DataFrame, target: Target) -> tuple[float, int] | None:
-    """Time and number of steps at which the target loss was first reached; None if it never was."""
-    if target.loss is None:
-        return None
-    hits = np.flatnonzero(running_mean(steps["loss"].to_numpy(), target.window) <= target.loss)
-    return (float(steps["time_s"].iloc[hits[0]]), int(steps["step"].iloc[hits[0]]) + 1) if len(hits) else None
-
-
-def _reach_test(tests: pd.DataFrame, target: Target) -> tuple[float, int] | None:
-    """Time and step of the first test that was as good as the target's accuracy or metric."""
-    reached = target.reached_by(tests)
-    good = tests[:0] if reached is None else tests[reached]
-    return (float(good["time_s"].iloc[0]), int(good["step"].iloc[0])) if len(good) else None
 
 
 def relate(frame: pd.DataFrame, baseline: str = BASELINE, by: Sequence[str] = ("seed",)) -> pd.DataFrame:
@@ -192,17 +185,43 @@ def relate(frame: pd.DataFrame, baseline: str = BASELINE, by: Sequence[str] = ("
         compression=ratio(times, "wan_per_step", baseline, by),
         speedup_vs_baseline=ratio(times, "time_to_target_s", baseline, by),
         speedup_to_accuracy=ratio(times, "time_to_accuracy_s", baseline, by),
+        speedup_resolution=_resolution(times, baseline, by),
+        accuracy_vs_baseline=frame["final_accuracy"] - of_system(frame, "final_accuracy", baseline, by),
     )
+
+
+def _resolution(frame: pd.DataFrame, baseline: str, by: Sequence[str]) -> np.ndarray:
+    """See `speedup_resolution`."""
+    own = frame.assign(own=frame["resolution_s"] / frame["time_to_target_s"] / 2)
+    return own["own"].to_numpy() + of_system(own, "own", baseline, by)
 
 
 def ratio(frame: pd.DataFrame, metric: str, over: str, by: Sequence[str] = ("seed",)) -> np.ndarray:
     """`metric` of system `over`, in the row with the same `by`, / each row's own; NaN where either is missing or 0."""
+    above, below = of_system(frame, metric, over, by), frame[metric].to_numpy(dtype="float64", na_value=np.nan)
+    return np.divide(above, below, out=np.full(len(frame), np.nan), where=(above > 0) & (below > 0))
+
+
+def of_system(frame: pd.DataFrame, metric: str, system: str, by: Sequence[str] = ("seed",)) -> np.ndarray:
+    """For each row, `metric` of `system` in the row with the same `by`; NaN where there is none."""
     keys = list(by)
     values = frame[[*keys, metric]]
-    others = values[frame["system"] == over].drop_duplicates(keys)
+    others = values[frame["system"] == system].drop_duplicates(keys)
     both = values.merge(others, on=keys, how="left", suffixes=("", "_of"))
-    above, below = (both[name].to_numpy(dtype="float64", na_value=np.nan) for name in (f"{metric}_of", metric))
-    return np.divide(above, below, out=np.full(len(both), np.nan), where=(above > 0) & (below > 0))
+    return both[f"{metric}_of"].to_numpy(dtype="float64", na_value=np.nan)
+
+
+def _interval(group: pd.DataFrame, metric: str) -> tuple[float, float, float]:
+    """Mean, and both ends of the interval, of a metric over the seeds."""
+    values = group[metric].to_numpy(dtype="float64", na_value=np.nan)
+    if not (metric in RATIOS or metric.startswith("speedup_over_")) or not (values > 0).all():
+        mean, half = values.mean(), half_width(values)
+        return mean, mean - half, mean + half
+    logarithms, open_ = np.log(values), 0.0
+    if metric == "speedup_vs_baseline" and "speedup_resolution" in group:
+        open_ = float(np.nan_to_num(group["speedup_resolution"].mean()))
+    mean, half = logarithms.mean(), half_width(logarithms) + open_
+    return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))
 
 
 def aggregate(frame: pd.DataFrame, by: Sequence[str] = ("system",), metrics: Sequence[str] = METRICS) -> pd.DataFrame:
@@ -212,8 +231,10 @@ def aggregate(frame: pd.DataFrame, by: Sequence[str] = ("system",), metrics: Seq
     -------
     One row per system in order of first appearance: the `by` columns, `seeds`, `reached` and `reached_accuracy` (how
     many of them reached the target, the target accuracy), and for each of `metrics` its mean, `<metric>_low` and
-    `<metric>_high`. The interval is empty for one seed. A metric that a seed lacks is empty: leaving out the seeds
-    that never reached the target would make the rest look faster than they are.
+    `<metric>_high`. Ratios are paired by seed: their mean is the geometric one, their interval that of their
+    logarithms, and a speedup's is wider by `speedup_resolution`. The interval is empty for one seed. A metric that a
+    seed lacks is empty: leaving out the seeds that never reached the target would make the rest look faster than they
+    are.
     """
     rows = []
     for key, group in frame.groupby(list(by), sort=False, dropna=False):
@@ -221,9 +242,7 @@ def aggregate(frame: pd.DataFrame, by: Sequence[str] = ("system",), metrics: Seq
         row["seeds"] = len(group)
         row |= {name: int(group[metric].notna().sum()) for name, metric in REACHED.items()}
         for metric in metrics:
-            values = group[metric].to_numpy(dtype="float64", na_value=np.nan)
-            mean, half = values.mean(), half_width(values)
-            row |= {metric: mean, f"{metric}_low": mean - half, f"{metric}_high": mean + half}
+            row |= dict(zip((metric, f"{metric}_low", f"{metric}_high"), _interval(group, metric), strict=True))
         rows.append(row)
     columns = [*by, "seeds", *REACHED, *(f"{m}{end}" for m in metrics for end in ("", "_low", "_high"))]
     return pd.DataFrame(rows, columns=columns)

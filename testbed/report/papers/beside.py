@@ -99,7 +99,7 @@ def _accuracy_at(result: Result, time_s: float) -> float:
     """The last accuracy tested up to then; NaN where the run ended before."""
     if not len(result.steps) or result.steps["time_s"].max() < time_s:
         return float("nan")
-    tests = result.evaluations[result.evaluations["time_s"] <= time_s]
+    tests = result.tests[result.tests["time_s"] <= time_s]
     models = set(tests["model"])
     accuracies = tests.loc[tests["model"] == ("quantized" if "quantized" in models else "full"), "accuracy"]
     return float(accuracies.iloc[-1]) if len(accuracies) else float("nan")

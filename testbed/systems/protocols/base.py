@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import Any, ClassVar, Protocol
 
 import msgspec
 import torch
 
+from testbed.codecs import costs
 from testbed.layout import Factors, Layout
+from testbed.message import Message
 from testbed.plugins import Registry
-from testbed.roles.compute import Work
+from testbed.roles.compute import NOTHING, Work
 from testbed.roles.node import Node
 from testbed.roles.roles import Roles, kind_of
+from testbed.types import Fraction, Rate
 from testbed.workloads.config import Training
 
 SYSTEMS: Registry[type[System]] = Registry("system", "testbed.systems")
@@ -68,13 +72,78 @@ class Task:
     def gradient_work(self) -> Work:
         return Work(flops=self.gradient_flops)
 
-    def passes(self, count: float, codec: bool = False) -> Work:
-        """Work that goes over a whole float32 parameter vector `count` times; `codec` as in `Work`."""
-        return Work(nbytes=4.0 * self.layout.size * count, codec=codec)
+    def passes(self, count: float) -> Work:
+        """Work that reads or writes a whole float32 parameter vector `count` times."""
+        return Work(nbytes=4.0 * self.layout.size * count)
+
+    @property
+    def update_work(self) -> Work:
+        """An update of all parameters with the experiment's optimizer."""
+        return self.passes(self.training.optimizer.passes)
+
+    # What coding costs, by `testbed.codecs.costs`; `Codec` is anything with a layout that codes
+
+    def surveying(self, codec: Any) -> Work:
+        """Measuring a vector before it is coded, for a codec that can do that by itself."""
+        return Work(coding_nbytes=costs.surveying(codec, codec.layout.size))
+
+    def encoding(
+        self, codec: Any, beside: Work = NOTHING, surveyed: bool = False
+    ) -> Callable[[Message | Sequence[Any] | None], Work]:
+        """Coding a vector that may be `surveyed`, and `beside` in the same computation.
+
+        It is known once the message is made, or its buffers; None: there was nothing to send.
+        """
+        before = costs.surveying(codec, codec.layout.size) if surveyed else 0.0
+
+        def charge(made: Message | Sequence[Any] | None) -> Work:
+            return beside + Work(coding_nbytes=costs.encoding(codec, codec.layout.size, _size(made)) - before)
+
+        return charge
+
+    def decoding(self, codec: Any, message: Message) -> Work:
+        """Taking the vector out of a message."""
+        return Work(coding_nbytes=costs.decoding(codec, codec.layout.size, _size(message)))
+
+    def adding(self, codec: Any, messages: Sequence[Message]) -> Work:
+        """Adding up the vectors of several messages."""
+        return Work(coding_nbytes=costs.adding(codec, codec.layout.size, [_size(message) for message in messages]))
+
+
+def _size(made: Message | Sequence[Any] | None) -> int:
+    """Bytes of a message's buffers."""
+    return costs.size_of(made.buffers if isinstance(made, Message) else made or ())
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A system without options; others subclass it."""
+    """What every system can be given for itself; those with further options subclass it.
+
+    Parameters
+    ----------
+    of : the system that this is, where the table has a name of its own: `[systems.weightgrad-average]` with
+        `of = "weightgrad"` is a second WeightGrad beside the first
+    rate : learning rate in the place of the one that the experiment's schedule begins with
+    momentum : in the place of its SGD's
+    """
+
+    of: str | msgspec.UnsetType = msgspec.UNSET
+    rate: Rate | msgspec.UnsetType = msgspec.UNSET  # unset: no key of `as_dict`, which records hold
+    momentum: Fraction | msgspec.UnsetType = msgspec.UNSET
+
+
+@dataclass(frozen=True)
+class Knob:
+    """An option that `testbed tune` searches: of `choices`, or from `low` to `high`, evenly in its logarithm."""
+
+    low: float = 0.0
+    high: float = 0.0
+    choices: tuple[Any, ...] = ()
+
+    def nearest(self, value: Any) -> Any:
+        """The value of the search that is nearest."""
+        if self.choices:
+            return min(self.choices, key=lambda choice: abs(choice - value))
+        return min(max(value, self.low), self.high)
 
 
 class System(ABC):
@@ -87,6 +156,9 @@ class System(ABC):
     name: ClassVar[str] = ""
     options_type: ClassVar[type[Options]] = Options
     topologies: ClassVar[tuple[str, ...]] = ("tree", "flat")  # where it can run
+    knobs: ClassVar[Mapping[str, Knob]] = {}  # its options, beside rate and momentum, that tuning searches
+    own_momentum: ClassVar[bool] = False  # whether its option `momentum` is not the optimizer's
+    own_clip: ClassVar[bool] = False  # whether it clips gradients itself, by `training.clip_norm`
     mesh: ClassVar[bool] = False  # whether its LPSs exchange messages with each other
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -95,8 +167,20 @@ class System(ABC):
             SYSTEMS.add(cls.name, cls, cls.__module__)
 
     def __init__(self, task: Task, options: Any) -> None:
-        self.task = task
+        self.task = replace(task, training=self.own_training(task.training, options))
         self.options = options
+
+    @classmethod
+    def own_training(cls, training: Training, options: Options) -> Training:
+        """The experiment's training with the rate and the momentum of the options.
+
+        Raises
+        ------
+        InputError
+            The optimizer has no momentum to be set.
+        """
+        momentum = msgspec.UNSET if cls.own_momentum else getattr(options, "momentum", msgspec.UNSET)
+        return training.with_own(_given(getattr(options, "rate", msgspec.UNSET)), _given(momentum))
 
     @abstractmethod
     def initial_state(self, name: str) -> Any:
@@ -121,6 +205,13 @@ class System(ABC):
         `states` holds every role's state; only those looked up are read from disk.
         """
 
+    @cached_property
+    def shown_by(self) -> tuple[str, ...]:
+        """The roles whose states `models` looks up."""
+        states = _Initial(self)
+        self.models(states)
+        return tuple(states.asked)
+
     def role(self, node: Node, state: Any) -> Any:
         """The coroutine of `node`'s role."""
         play = {"worker": self.worker, "lps": self.lps, "gs": self.global_server}[kind_of(node.name)]
@@ -129,3 +220,27 @@ class System(ABC):
     def worker_index(self, node: Node) -> int:
         """The worker's number in the run, which keys its data and its random draws."""
         return self.task.roles.workers.index(node.name)
+
+
+def _given(value: float | msgspec.UnsetType) -> float | None:
+    return None if isinstance(value, msgspec.UnsetType) else value
+
+
+class _Initial(Mapping[str, Any]):
+    """The states that a system's roles start from, each made when it is looked up; `asked` are those that were."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self.asked: dict[str, None] = {}
+
+    def __getitem__(self, role: str) -> Any:
+        if role not in self._system.task.roles.all:
+            raise KeyError(role)
+        self.asked[role] = None
+        return self._system.initial_state(role)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._system.task.roles.all)
+
+    def __len__(self) -> int:
+        return len(self._system.task.roles.all)

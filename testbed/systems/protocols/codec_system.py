@@ -10,7 +10,7 @@ float32 and code again.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -94,21 +94,18 @@ class CodecSystem(System):
         learner = self.task.learner(self.worker_index(node))
         async for step in node.steps(state):
             loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
-            buffers = await node.compute(
-                self.task.passes(2, codec=True), self.encode, node, gradient, step, state.memory
-            )
+            charge = self.task.encoding(self.codecs["worker"])
+            buffers = await node.compute(charge, self.encode, node, gradient, step, state.memory)
             message = Message("gradient", step, buffers, self.report(loss))
             await self.entropy.send(node, [node.server], message)
             answer = await node.recv(node.server)
-            work = self.task.passes(4 + self.entropy.passes("gs", answer))
-            await node.compute(work, self._update, state, answer, step)
+            await node.compute(self._updating(answer), self._update, state, answer, step)
             node.step_done(step, loss)
 
     async def lps(self, node: Node, state: ServerState) -> None:
         async for step in node.steps(state):
             gradients = await node.collect(node.clients)
-            work = self._adding(node, gradients)
-            total = await node.compute(work, self._merge, node, gradients, step, state)
+            total = await node.compute(self._adding(node, gradients), self._merge, node, gradients, step, state)
             await self.entropy.send(node, [node.server], total)
             answer = await node.recv(node.server)
             self.told(state.memory, answer.numbers)
@@ -119,8 +116,8 @@ class CodecSystem(System):
             sums = await node.collect(node.clients)
             decision = self.decide(node, state.policy, _mean_numbers(sums), step)
             self.told(state.memory, decision)
-            work = self._adding(node, sums)
-            answer = await node.compute(work, self._answer, node, sums, step, state, decision)
+            charge = self._adding(node, sums)
+            answer = await node.compute(charge, self._answer, node, sums, step, state, decision)
             await self.entropy.send(node, node.clients, answer)
 
     def encode(self, node: Node, vector: torch.Tensor, step: int, memory: Any) -> Buffers:
@@ -137,10 +134,16 @@ class CodecSystem(System):
             add(self.entropy.opened(sender, message).buffers, total)
         return total
 
-    def _adding(self, node: Node, messages: Sequence[Message]) -> Work:
+    def _adding(self, node: Node, messages: Sequence[Message]) -> Callable[[Message], Work]:
         """What it takes a server to add up what its clients sent and to code the sum."""
-        opening = self.entropy.passes(kind_of(node.clients[0]), *messages)
-        return self.task.passes(2 * len(messages) + 2 + opening)
+        sender = kind_of(node.clients[0])
+        adding = self.entropy.opening(sender, *messages) + self.task.adding(self.codecs[sender], messages)
+        return self.task.encoding(self.codecs[kind_of(node.name)], adding)
+
+    def _updating(self, answer: Message) -> Work:
+        """What it takes a worker to decode the mean and to make its update."""
+        coding = self.entropy.opening("gs", answer) + self.task.decoding(self.codecs["gs"], answer)
+        return coding + self.task.passes(self.optimizer().passes)
 
     def _merge(self, node: Node, gradients: Sequence[Message], step: int, state: ServerState) -> Message:
         """An LPS's message."""

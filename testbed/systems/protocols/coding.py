@@ -22,9 +22,11 @@ from typing import Literal
 
 import numpy as np
 
+from testbed.codecs.costs import COPY, COSTS
 from testbed.codecs.lossless.entropy import EntropyCoded, SymbolRuns, worth_coding
 from testbed.errors import ProtocolError
 from testbed.message import Message
+from testbed.roles.compute import NOTHING, Work
 from testbed.roles.node import Node
 from testbed.roles.roles import kind_of
 from testbed.systems.protocols.base import Task
@@ -34,10 +36,7 @@ Coders = Mapping[tuple[str, str], EntropyCoded]  # by the kind of sender and of 
 
 SUFFIX = "-coded"
 
-# Passes over a float32 vector with as many elements as a message has symbols; measured at 10^6 and 4 * 10^6 elements of
-# ternary, summed, uniform and QSGD messages: 0.5, 2.5 and 2.2 ns a symbol, of which a float32 is copied in 0.3.
-COUNTING, CODING, DECODING = 2, 8, 7
-PLANES = 1  # the same for levels in bit planes: to put symbols together from them, or to take symbols apart
+ENTROPY, PLANES = COSTS["entropy coder"], COSTS["bit planes to symbols"]  # a symbol, a level is an element
 
 
 class EntropyCoding:
@@ -55,7 +54,7 @@ class EntropyCoding:
         self._task = task
         self._coders = {} if choice == "off" else dict(coders)
         if choice == "auto" and task.seconds is None:
-            element_s()  # measured now, before the first step
+            byte_s()  # measured now, before the first step
 
     async def send(self, node: Node, peers: Sequence[str], message: Message) -> None:
         """Send a message to each of `peers`, coded where it is to be; the time that takes is charged to `node`."""
@@ -81,25 +80,24 @@ class EntropyCoding:
             return message
         return Message(message.kind.removesuffix(SUFFIX), message.step, coder.unpack(message.buffers), message.numbers)
 
-    def passes(self, sender: str, *messages: Message) -> float:
-        """Passes over a float32 vector [layout.size] that `opened` takes for all of `messages`."""
+    def opening(self, sender: str, *messages: Message) -> Work:
+        """What `opened` takes for all of `messages`."""
         coders = [self._reader(sender, message) for message in messages]
-        return sum(self._decoding(coder) for coder in coders if coder is not None)
+        return sum((_decoding(coder) for coder in coders if coder is not None), NOTHING)
 
     async def _coded(self, node: Node, peers: Sequence[str], message: Message, coder: EntropyCoded) -> Message:
-        counting, coding = self._counting(coder), self._share(CODING * coder.runs.symbols)
         buffers = list(message.buffers)
         if self.choice == "on":
-            packed = await node.compute(self._task.passes(counting + coding, codec=True), coder.pack, buffers)
+            packed = await node.compute(_counting(coder) + _packing(coder), coder.pack, buffers)
             return Message(message.kind + SUFFIX, message.step, packed, message.numbers)
         rate_mbit = min(self._task.rate_mbit(node.name, peer) for peer in peers)
-        plain, decoding = buffers[-1].nbytes, self._decoding(coder)
-        if not worth_coding(plain, 0, self._seconds(counting + coding + decoding), rate_mbit):
+        plain, rest = buffers[-1].nbytes, _packing(coder) + _decoding(coder)
+        if not worth_coding(plain, 0, self._seconds(_counting(coder) + rest), rate_mbit):
             return message
-        survey = await node.compute(self._task.passes(counting, codec=True), coder.survey, buffers)
-        if not worth_coding(plain, survey.nbytes, self._seconds(coding + decoding), rate_mbit):
+        survey = await node.compute(_counting(coder), coder.survey, buffers)
+        if not worth_coding(plain, survey.nbytes, self._seconds(rest), rate_mbit):
             return message
-        packed = await node.compute(self._task.passes(coding, codec=True), coder.pack, buffers, survey)
+        packed = await node.compute(_packing(coder), coder.pack, buffers, survey)
         return Message(message.kind + SUFFIX, message.step, packed, message.numbers)
 
     def _reader(self, sender: str, message: Message) -> EntropyCoded | None:
@@ -111,29 +109,33 @@ class EntropyCoding:
             raise ProtocolError(f"a message '{message.kind}' of a {sender}: its '{kind}' is never entropy coded here")
         return self._coders[sender, kind]
 
-    def _counting(self, coder: EntropyCoded) -> float:
-        return self._share(COUNTING * coder.runs.symbols + PLANES * coder.runs.levels)
+    def _seconds(self, work: Work) -> float:
+        return self._task.seconds(work) if self._task.seconds is not None else work.coding_nbytes * byte_s()
 
-    def _decoding(self, coder: EntropyCoded) -> float:
-        return self._share(DECODING * coder.runs.symbols + PLANES * coder.runs.levels)
 
-    def _share(self, elements: float) -> float:
-        """Passes over the model's vector that so many elements are."""
-        return elements / self._task.layout.size
+def _counting(coder: EntropyCoded) -> Work:
+    return _work(ENTROPY.survey * coder.runs.symbols + PLANES.encode * coder.runs.levels)
 
-    def _seconds(self, passes: float) -> float:
-        if self._task.seconds is not None:
-            return self._task.seconds(self._task.passes(passes, codec=True))
-        return passes * self._task.layout.size * element_s()
+
+def _packing(coder: EntropyCoded) -> Work:
+    return _work((ENTROPY.encode - ENTROPY.survey) * coder.runs.symbols)
+
+
+def _decoding(coder: EntropyCoded) -> Work:
+    return _work(ENTROPY.decode * coder.runs.symbols + PLANES.decode * coder.runs.levels)
+
+
+def _work(copies: float) -> Work:
+    return Work(coding_nbytes=COPY * copies)
 
 
 @lru_cache
-def element_s() -> float:
-    """Seconds a pass takes this machine for an element, by what it codes at that moment; measured once a process."""
+def byte_s() -> float:
+    """Seconds this machine takes for what is charged as a byte, by what it codes at that moment; once a process."""
     symbols = np.minimum(np.random.default_rng(0).geometric(0.05, 200_000) - 1, 242).astype(np.uint8)
     runs = SymbolRuns(243, ["sample"], [symbols.size])
     fastest_s = min(_timed(lambda: runs.unpack(runs.pack(symbols))) for _ in range(5))
-    return fastest_s / ((COUNTING + CODING + DECODING) * symbols.size)
+    return fastest_s / (COPY * (ENTROPY.encode + ENTROPY.decode) * symbols.size)
 
 
 def _timed(work: Callable[[], object]) -> float:

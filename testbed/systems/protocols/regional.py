@@ -15,6 +15,7 @@ import torch
 
 from testbed.codecs.floats import Float32
 from testbed.message import Message
+from testbed.roles.compute import Work
 from testbed.roles.node import Node
 from testbed.systems.protocols.base import System, Task
 from testbed.wan.plan import region_of
@@ -52,10 +53,11 @@ class RegionalSystem(System):
         learner = self.task.learner(self.worker_index(node))
         async for step in node.steps(state):
             loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
-            buffers = await node.compute(self.task.passes(2, codec=True), self.floats.encode, gradient)
+            buffers = await node.compute(self.task.encoding(self.floats), self.floats.encode, gradient)
             await node.send(node.lps, Message("gradient", step, buffers))
             answer = await node.recv(node.lps)
-            state.weights = await node.compute(self.task.passes(2), self.floats.decode, answer.buffers)
+            work = self.task.decoding(self.floats, answer)
+            state.weights = await node.compute(work, self.floats.decode, answer.buffers)
             node.step_done(step, loss)
 
     def copy_parts(self) -> tuple[int, torch.Tensor, Any, EMA | None]:
@@ -63,6 +65,10 @@ class RegionalSystem(System):
         weights, training = self.task.initial.clone(), self.task.training
         ema = EMA.of(weights, training.ema_decay) if training.ema_decay is not None else None
         return 0, weights, training.optimizer.start(weights), ema
+
+    def updating(self, gradients: Sequence[Message]) -> Work:
+        """What `update` does, the change included: weights are read before and after, and it is written."""
+        return self.task.adding(self.floats, gradients) + self.task.update_work + self.task.passes(2)
 
     def update(self, state: Copy, gradients: Sequence[Message], step: int, workers: int) -> torch.Tensor:
         """One update with the sum of the region's gradients over `workers`; returns the weights' change."""

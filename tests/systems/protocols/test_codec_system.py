@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from small_runs import SMALL, network, play, quadratic_task
 
 from testbed.codecs.base import Key
+from testbed.codecs.costs import COPY, COSTS
 from testbed.codecs.memory import ErrorFeedback
 from testbed.codecs.ternary import ThresholdTernary
 from testbed.record.events import Sent, StepDone
-from testbed.roles.compute import compute_model
+from testbed.roles.compute import Work, compute_model
 from testbed.roles.roles import Roles
 from testbed.systems import SYSTEMS, Node
 from testbed.systems.baseline import Baseline
@@ -104,6 +105,12 @@ def test_coding_is_counted_apart_from_computing() -> None:
     first, *others = [event for event in play("terngrad", task, PROFILE).of(StepDone) if event.node == "a/w0"]
     device = compute_model("m60").device
     assert device is not None
-    coding_s = device.seconds(task.passes(1)) * 2  # measuring and packing
+    ternary, total = COSTS["ternary"], COSTS["sum of levels"]
+    copy = COPY * task.layout.size
+    measuring, packing = (Work(coding_nbytes=copy * part) for part in (ternary.survey, ternary.encode - ternary.survey))
+    update = Work(nbytes=12 * task.layout.size, coding_nbytes=copy * total.decode)
+    updating_s = device.seconds(update)
+    coding_s = device.seconds(measuring) + device.seconds(packing) + updating_s * update.coding_share
     assert [event.codec_s for event in (first, *others)] == pytest.approx([coding_s] * 3)
-    assert first.compute_s == pytest.approx(device.seconds(task.gradient_work) + device.seconds(task.passes(4)))
+    computing_s = device.seconds(task.gradient_work) + updating_s * (1 - update.coding_share)
+    assert first.compute_s == pytest.approx(computing_s)

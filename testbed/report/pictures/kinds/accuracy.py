@@ -54,9 +54,12 @@ def accuracy(run: Run, frame: pd.DataFrame) -> Figure | None:
 
 def _tests(run: Run, frame: pd.DataFrame, system: str) -> pd.DataFrame | None:
     """`time_s`, `value` and `half` its interval, at the steps that all seeds of a system were tested at."""
-    results = [r.evaluations for r in run.results if r.system == system]
-    model = "quantized" if all((tests["model"] == "quantized").any() for tests in results) else "full"
-    seeds = [tests[tests["model"] == model] for tests in results]
+    results = [r for r in run.results if r.system == system]
+    if all(len(r.probes) for r in results):
+        seeds = [r.probes for r in results]
+    else:
+        model = "quantized" if all((r.tests["model"] == "quantized").any() for r in results) else "full"
+        seeds = [r.tests[r.tests["model"] == model] for r in results]
     length = min((len(tests) for tests in seeds), default=0)
     if not length or any(run.info.metric.name not in tests for tests in seeds):
         return None

@@ -20,8 +20,8 @@ from testbed.record.reader import Result, Run
 from testbed.report.looks import look
 from testbed.report.numbers.asked import Target, experiment_of
 from testbed.report.numbers.courses import Course, Worst, courses_of, last_s, throughput, told, worst_of
+from testbed.report.numbers.reached import running_mean
 from testbed.report.numbers.sentences import conditions, title
-from testbed.report.numbers.summary import running_mean
 from testbed.report.numbers.wording import clock
 from testbed.report.pictures import parts
 from testbed.report.pictures.registry import picture

@@ -16,8 +16,8 @@ from testbed.record.reader import Run
 from testbed.report.looks import look
 from testbed.report.numbers import labels
 from testbed.report.numbers.asked import Target
+from testbed.report.numbers.reached import running_mean
 from testbed.report.numbers.sentences import title
-from testbed.report.numbers.summary import running_mean
 from testbed.report.pictures.parts import PLAIN
 from testbed.report.pictures.registry import picture
 from testbed.report.pictures.style import Sheet

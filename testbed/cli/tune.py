@@ -1,0 +1,71 @@
+"""The sub-command `testbed tune`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from testbed.cli.options import Commands, count, names, numbers
+from testbed.errors import InputError
+
+EPILOG = """\
+Every system of the experiment gets the same number of trials. The first is the experiment as it stands; the others are
+proposed by Optuna's TPE sampler, which searches the learning rate, the momentum and the system's own main knob. What
+counts is the time to the experiment's target, on the virtual fabric. The trials are kept: what is stopped goes on
+where it was, with the same command.
+examples:
+  testbed tune systems --trials 8 --to systems-tuned.toml
+  testbed tune cifarnet --systems baseline,weightgrad --set training.steps=100 --seeds 100,101
+"""
+
+
+def add(commands: Commands) -> None:
+    """Add the sub-command."""
+    tune = commands.add("tune", _tune, "find each system its rate and main knobs, with the same budget", EPILOG)
+    tune.add_argument("file", help="an experiment: its name in experiments/, or a TOML file")
+    tune.add_argument("--systems", type=names, default=(), metavar="A,B", help="tune only these systems")
+    tune.add_argument("--trials", type=count, default=8, metavar="N", help="of each system (8)")
+    tune.add_argument("--seeds", type=numbers, default=(100,), metavar="100", help="of trials; not the file's (100)")
+    tune.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="change a key")
+    tune.add_argument("--plugin", action="append", default=[], metavar="FILE", help="Python with parts of your own")
+    tune.add_argument("--scale", metavar="NAME", help="a scale of the file")
+    tune.add_argument("--jobs", type=count, metavar="N", help="systems at once (default: one a core)")
+    tune.add_argument("--out", type=Path, metavar="DIR", help="where trials are kept (results/tune/<experiment>)")
+    tune.add_argument("--to", type=Path, metavar="FILE", help="the experiment to write (<experiment>-tuned.toml)")
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from testbed.experiment import load
+    from testbed.experiment.assembly import Assembly
+    from testbed.fabrics.registry import FABRICS, choose
+    from testbed.files import write_whole
+    from testbed.harness import tune
+    from testbed.report.numbers.tables import markdown_table
+
+    changes = load.parse_changes(options.settings)
+    points = load.load(options.file, changes, options.scale, options.systems, (), options.plugin)
+    if len(points) > 1:
+        raise InputError(f"{options.file}: a series of {len(points)} runs; set the swept keys to tune one of them")
+    experiment = points[0].experiment
+    virtual = next(name for name, kind in FABRICS.items() if kind.virtual_time)
+    kind, _ = choose(virtual, [experiment])
+    try:
+        import optuna  # noqa: F401
+        import tomli_w  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"testbed tune needs {error.name}: pip install 'geo-testbed[tune]'") from None
+    Assembly(experiment, allow_download=True, on_notice=print).workload  # noqa: B018 - data is fetched here
+    target = load.find(options.file).stem
+    budget = tune.Budget(options.trials, options.seeds)
+    folder = options.out or Path("results", "tune", target)
+    found = tune.tune(experiment, kind.name, budget, folder, options.jobs or len(os.sched_getaffinity(0)))
+    to = options.to or Path(f"{target}-tuned.toml")
+    write_whole(to, tune.tuned(experiment, found, budget))
+    cells = [
+        [name, *(f"{trials[k].said}" for k in (0,)), tune.best(trials).said, str(tune.best(trials).options)]
+        for name, trials in found.items()
+    ]
+    print(markdown_table(["system", "as it stood", "tuned", "with"], cells))
+    print(f"written: {to}")
+    return 0

@@ -1,0 +1,121 @@
+"""How much each system's speedup depends on the setting: one thing varied at a time, step times alone.
+
+Every setting is a short run of all systems, on the virtual fabric with a modelled device. What is compared is the mean
+time of a step once `SETTLED` of the run's steps are over; how many steps a target takes is another question, which the
+kept runs answer. The settings of one axis are a series of its own in the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from testbed.errors import InputError
+from testbed.experiment.load import Point, load
+from testbed.experiment.schema import Experiment
+from testbed.fabrics.registry import FABRICS
+from testbed.files import write_whole
+from testbed.harness import session, sweep
+from testbed.record.reader import load as load_run
+from testbed.report.numbers.summary import BASELINE, ratio
+
+SETTLED = 0.5  # of a run's steps come before those that are measured
+TABLE = "sensitivity.csv"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One thing that is varied: the key of the experiment, the values it takes, and how it is called."""
+
+    name: str
+    key: str
+    values: tuple[Any, ...]
+    label: str
+
+
+AXES = (
+    Axis("lan", "topology.lan_mbit", (100.0, 300.0, 1e3, 3e3, 1e4, 1e5), "LAN goodput (Mbit/s)"),
+    Axis("wan", "topology.wan_factor", (0.1, 0.3, 1.0, 3.0, 10.0, 30.0), "WAN goodput (times the profile's)"),
+    Axis("rtt", "topology.rtt_factor", (0.1, 0.3, 1.0, 3.0), "WAN round trip (times the profile's)"),
+    Axis("device", "compute.device", ("m60", "v100", "a100", "h100"), "device"),
+    Axis("batch", "training.batch_size", (32, 64, 128, 256, 512), "batch"),
+)
+
+
+def points(experiment: Experiment, axis: Axis, steps: int) -> list[Point]:
+    """The runs of one axis: short, and tested no more than must be."""
+    changes = {
+        "training.steps": steps,
+        "run.checkpoint_steps": steps,
+        "run.eval_images": 1,
+        "run.probe_steps": 0,
+        "run.seeds": experiment.run.seeds[:1],
+        "run.fabric": _virtual(),
+    }
+    found = []
+    for value in axis.values:
+        (point,) = load(experiment, {**changes, axis.key: value})
+        found.append(
+            Point(f"{axis.name}={value:g}" if isinstance(value, float) else f"{axis.name}={value}", point.experiment)
+        )
+    return found
+
+
+def on_virtual(experiment: Experiment) -> Experiment:
+    """The experiment with the device that it has there."""
+    return experiment.on(FABRICS[_virtual()].device)
+
+
+def _virtual() -> str:
+    return next(name for name, kind in FABRICS.items() if kind.virtual_time)
+
+
+def play(experiment: Experiment, axes: Sequence[Axis], steps: int, folder: Path, jobs: int | None) -> pd.DataFrame:
+    """Play what is still to be played of all axes in `folder`; returns the table (`measured`) and writes it there."""
+    for axis in axes:
+        place = folder / axis.name
+        if not sweep.is_series(place):
+            request = session.Request(target=axis.name, fabric=_virtual(), results=folder, command=("sensitivity",))
+            sweep.begin(points(experiment, axis, steps), request, folder=place)
+        sweep.play(place, jobs, lambda run, play: play())
+    frame = measured(folder, axes)
+    write_whole(folder / TABLE, frame.to_csv(index=False, float_format="%.6g"))
+    return frame
+
+
+def measured(folder: Path, axes: Sequence[Axis]) -> pd.DataFrame:
+    """Step times of what was played.
+
+    Returns
+    -------
+    One row for each axis, value and system: `axis`, `value`, `system`, `step_s` (mean of the settled steps, seconds),
+    `speedup` (the baseline's step_s in the same setting / this one's; NaN without one).
+
+    Raises
+    ------
+    InputError
+        A run is not there.
+    """
+    rows = []
+    for axis in axes:
+        stored = sweep.read(folder / axis.name)
+        for value, label in zip(axis.values, stored.points, strict=True):
+            for result in load_run(folder / axis.name / label).results:
+                rows.append(
+                    {"axis": axis.name, "value": value, "system": result.system, "step_s": _settled_s(result.steps)}
+                )
+    if not rows:
+        raise InputError(f"{folder}: nothing was played")
+    frame = pd.DataFrame(rows)
+    return frame.assign(speedup=ratio(frame, "step_s", BASELINE, ("axis", "value")))
+
+
+def _settled_s(steps: pd.DataFrame) -> float:
+    """Mean time of the steps once the run has settled."""
+    ends_s = steps["time_s"].to_numpy()
+    first = int(len(ends_s) * SETTLED)
+    return float((ends_s[-1] - ends_s[first - 1]) / (len(ends_s) - first))

@@ -1,0 +1,234 @@
+"""Finds each system its learning rate and main knobs, all with the same budget, so that none is compared untuned.
+
+Every system gets as many trials, on the same network and seeds, which must not be those that are reported. The first
+trial is the experiment as it stands; the others are proposed by Optuna's TPE sampler with a fixed seed. What is made
+small is what the experiment compares: the time to its target, on the run's clock. A trial that misses the target
+counts as longer than any that reaches it, by how far it misses.
+
+Each system is searched in turn of its own trials, so the result does not depend on how many systems are searched at
+once. The trials of a folder that are done are not done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+from testbed.errors import InputError
+from testbed.experiment.load import from_dict
+from testbed.experiment.schema import Experiment
+from testbed.fabrics.registry import FABRICS
+from testbed.files import write_whole
+from testbed.harness import session
+from testbed.harness.pool import run_all
+from testbed.record import info as info_file
+from testbed.record.reader import load as load_run
+from testbed.report.numbers.asked import Target
+from testbed.report.numbers.summary import measure
+from testbed.systems.protocols.base import Knob
+from testbed.workloads.optimizer import SGD
+
+SPAN = 16.0  # the rate is searched from this much below the experiment's to this much above it
+SAMPLER_SEED = 0
+TRIAL_FILE = "trial.json"
+STOPS = 20  # of a trial, at each of which it ends if it has reached its target
+NEVER = 1e9  # the score of a trial that came to nothing
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One trial: what was tried, what came of it, and in words."""
+
+    options: dict[str, Any]
+    score: float
+    reached: bool
+    said: str
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What each system gets.
+
+    Parameters
+    ----------
+    trials : the experiment as it stands being the first
+    seeds : of each trial, which are not those that are reported
+    """
+
+    trials: int
+    seeds: tuple[int, ...]
+
+
+def tune(experiment: Experiment, fabric: str, budget: Budget, folder: Path, jobs: int) -> dict[str, list[Outcome]]:
+    """Search the settings of all systems of an experiment; returns each system's trials in order.
+
+    Parameters
+    ----------
+    fabric : the name of one with virtual time
+    folder : of the trials; those that are there are kept
+    jobs : systems searched at once
+
+    Raises
+    ------
+    InputError
+        The experiment names no target, or the seeds are its own.
+    """
+    if not _target(experiment).stated:
+        raise InputError("[target] names nothing to be reached, so there is nothing to tune for; set target.loss")
+    if shared := set(budget.seeds) & set(experiment.run.seeds):
+        raise InputError(f"--seeds: {min(shared)} is one of run.seeds; tune on seeds that are not reported")
+    experiment = experiment.on(FABRICS.find(fabric).device)
+    folder.mkdir(parents=True, exist_ok=True)
+    calls = [(experiment.as_dict(), fabric, budget, folder, system) for system in experiment.systems]
+    run_all(_tune_one, calls, jobs)
+    return {system: outcomes(folder / system) for system in experiment.systems}
+
+
+def outcomes(folder: Path) -> list[Outcome]:
+    """The trials of one system that are done, in order."""
+    found: list[Outcome] = []
+    while (path := folder / f"trial-{len(found)}" / TRIAL_FILE).is_file():
+        found.append(msgspec.json.decode(path.read_bytes(), type=Outcome))
+    return found
+
+
+def best(found: Sequence[Outcome]) -> Outcome:
+    """The trial with the least score, the first of equals."""
+    return min(found, key=lambda outcome: outcome.score)
+
+
+def _tune_one(data: dict[str, Any], fabric: str, budget: Budget, folder: Path, system: str) -> None:
+    import optuna
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import TPESampler
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    experiment = from_dict(data, "the experiment")
+    space: dict[str, BaseDistribution] = {name: _distribution(knob) for name, knob in knobs(experiment, system).items()}
+    startup = max(2, budget.trials // 3)  # drawn at random before the sampler has something to go by
+    study = optuna.create_study(sampler=TPESampler(seed=SAMPLER_SEED, n_startup_trials=startup))
+    study.enqueue_trial(standing(experiment, system))
+    done = outcomes(folder / system)
+    for number in range(budget.trials):
+        trial = study.ask(space)
+        play = partial(_play, experiment, fabric, budget.seeds, folder / system / f"trial-{number}", system)
+        outcome = done[number] if number < len(done) else play(dict(trial.params))
+        study.tell(trial, outcome.score)
+
+
+def knobs(experiment: Experiment, system: str) -> dict[str, Knob]:
+    """What is searched for a system: its rate, its momentum where it has one, and its own knobs."""
+    rate = experiment.training.schedule.rate
+    momentum = experiment.kind_of(system).own_momentum or isinstance(experiment.training.optimizer, SGD)
+    found = {"rate": Knob(low=rate / SPAN, high=rate * SPAN)}
+    return found | ({"momentum": Knob(choices=(0.0, 0.9))} if momentum else {}) | dict(experiment.kind_of(system).knobs)
+
+
+def standing(experiment: Experiment, system: str) -> dict[str, Any]:
+    """The values of a system's knobs in the experiment."""
+    options, training = experiment.systems[system], experiment.training
+    of_training = {"rate": training.schedule.rate, "momentum": getattr(training.optimizer, "momentum", 0.0)}
+    values = {}
+    for name, knob in knobs(experiment, system).items():
+        value = getattr(options, name)
+        value = of_training[name] if value in (None, msgspec.UNSET) else value
+        values[name] = knob.nearest(value)
+    return values
+
+
+def _distribution(knob: Knob) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    if knob.choices:
+        return CategoricalDistribution(knob.choices)
+    return FloatDistribution(knob.low, knob.high, log=True)
+
+
+def _play(
+    experiment: Experiment, fabric: str, seeds: tuple[int, ...], folder: Path, system: str, values: dict[str, Any]
+) -> Outcome:
+    """Play one trial and tell what came of it."""
+    options = {name: float(f"{value:.3g}") if isinstance(value, float) else value for name, value in values.items()}
+    tried = from_dict(_with(experiment, system, options, seeds), "the experiment")
+    if not (folder / info_file.FILE_NAME).is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        session.prepare(tried, session.Request(target=system, fabric=fabric, folder=folder, command=("tune",)))
+    session.ready(folder, jobs=1)()
+    outcome = _outcome(tried, folder, options)
+    write_whole(folder / TRIAL_FILE, msgspec.json.encode(outcome).decode())
+    return outcome
+
+
+def _with(experiment: Experiment, system: str, options: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
+    """The experiment of a trial: one system, only what its target needs is tested."""
+    data = experiment.as_dict()
+    own = data["systems"][system]
+    return {
+        **data,
+        "systems": {system: {**own, **options}},
+        "run": {
+            **data["run"],
+            "seeds": list(seeds),
+            "checkpoint_steps": max(1, experiment.training.steps // STOPS),
+            "eval_images": experiment.run.probe_images,
+            "stop_at_target": True,
+        },
+    }
+
+
+def _target(experiment: Experiment) -> Target:
+    it = experiment.target
+    value = None if isinstance(it.value, msgspec.UnsetType) else it.value
+    return Target(it.loss, it.accuracy, value=value)
+
+
+def _outcome(experiment: Experiment, folder: Path, options: dict[str, Any]) -> Outcome:
+    """The mean time to the target over the seeds; where one misses it, longer than any by how far it does."""
+    run = load_run(folder)
+    target = Target.of(run.info)
+    frame = measure(run, target)
+    times_s = frame["time_to_target_s"].to_numpy()
+    if (times_s == times_s).all():
+        score = fmean(times_s)
+        return Outcome(options, score, True, f"{target} in {score:.3g} s")
+    gaps = []
+    for result in run.results:
+        last = result.probes.iloc[[-1]]
+        missed_by = last["train_loss"] - target.loss if target.loss is not None else target.missed_by(last)
+        gaps.append(float(missed_by.iloc[0]) if missed_by is not None else float("nan"))
+    gap = fmean(gaps)
+    if gap != gap:
+        return Outcome(options, NEVER, False, f"{target} not reached: it diverged")
+    score = float(frame["time_s"].max()) * (1 + max(gap, 0.0))
+    return Outcome(options, score, False, f"{target} not reached, missed by {gap:.3g}")
+
+
+def _stated(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table without its keys that have no value, for which TOML has no word."""
+    return {
+        key: _stated(value) if isinstance(value, Mapping) else value
+        for key, value in table.items()
+        if value is not None
+    }
+
+
+def tuned(experiment: Experiment, found: Mapping[str, Sequence[Outcome]], budget: Budget) -> str:
+    """The experiment with what was found for each system, as TOML, and a comment that says why."""
+    import tomli_w
+
+    data, target = _stated(experiment.as_dict()), _target(experiment)
+    systems = {name: {**data["systems"].get(name, {}), **best(trials).options} for name, trials in found.items()}
+    seeds = ", ".join(map(str, budget.seeds))
+    lines = [
+        f"# Each system tuned alike by `testbed tune`: {budget.trials} trials a system, the first the experiment as it",
+        f"# stood, each on seed {seeds}, for the shortest time to {target} (testbed/harness/tune.py).",
+        "#",
+        *(f"# {name}: {best(trials).said}; as it stood: {trials[0].said}" for name, trials in found.items()),
+        "",
+    ]
+    return "\n".join(lines) + tomli_w.dumps({**data, "systems": systems})
