@@ -61,7 +61,7 @@ PYTEST       := $(BIN)/python -m pytest
 test test-fast test-rest: export PYTHONDONTWRITEBYTECODE :=
 
 # What builds networks measures them, and has the machine to itself; the rest shares all cores.
-test: test-fast  ## the tests but the longest, with real emulated runs: some 13 minutes on two idle cores
+test: test-fast  ## the tests but the longest, with real emulated runs: some 12 minutes on two idle cores
 	$(PYTEST) -m "slow and not full and not emulation" $(ON_ALL_CORES)
 	$(PYTEST) -m "emulation and not full"
 

@@ -23,6 +23,8 @@ from testbed.errors import Interrupted
 from testbed.record.info import RunInfo, read_info
 from testbed.record.lines import FILE_NAME as EVENTS
 
+pytestmark = pytest.mark.slow
+
 FEW = plain(systems={"baseline": {}, "terngrad": {}})
 
 
@@ -34,7 +36,6 @@ def events(of: testbed.Run) -> dict[str, bytes]:
     return {result.system: (result.folder / EVENTS).read_bytes() for result in of.results}
 
 
-@pytest.mark.slow
 def test_a_run_is_frames_and_pictures(small_data: None, tmp_path: Path) -> None:
     played = run(tmp_path, set={"training.steps": 6}, seeds=[0, 1])
     assert isinstance(played, testbed.Run)
@@ -52,7 +53,6 @@ def test_a_run_is_frames_and_pictures(small_data: None, tmp_path: Path) -> None:
     assert "<table" in page and "data:image/png;base64," in page and "terngrad" in page
 
 
-@pytest.mark.slow
 def test_all_ways_to_name_an_experiment_are_one(small_data: None, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(toml(FEW))
@@ -71,7 +71,6 @@ def test_what_is_asked_for_changes_the_experiment(small_data: None, tmp_path: Pa
         run(tmp_path, set={"training.stepz": 4})
 
 
-@pytest.mark.slow
 def test_runs_are_loaded_and_compared(small_data: None, tmp_path: Path) -> None:
     first, second = run(tmp_path), run(tmp_path, systems=["baseline", "onebit"])
     again = testbed.load(first.folder)
@@ -82,7 +81,6 @@ def test_runs_are_loaded_and_compared(small_data: None, tmp_path: Path) -> None:
         testbed.compare([first, first.folder])
 
 
-@pytest.mark.slow
 def test_a_sweep_is_a_series(small_data: None, tmp_path: Path) -> None:
     series = run(tmp_path, {**FEW, "sweep": {"training.batch_size": [8, 16]}}, systems=["baseline"])
     assert isinstance(series, testbed.Series)
@@ -99,7 +97,6 @@ def test_where_a_loop_runs_already_the_bits_are_the_same(small_data: None, tmp_p
     assert events(asyncio.run(cell())) == events(run(tmp_path / "outside"))
 
 
-@pytest.mark.slow
 def test_an_interrupt_ends_it_cleanly_where_a_loop_runs(small_data: None, tmp_path: Path) -> None:
     def interrupt() -> None:
         while not any('"step"' in path.read_text() for path in tmp_path.rglob(EVENTS)):
@@ -167,7 +164,6 @@ def played_script(folder: Path, guard: str, jobs: int) -> subprocess.CompletedPr
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_scripts_own_system_is_known_to_its_jobs(tmp_path: Path, jobs: int) -> None:
     done = played_script(tmp_path, 'if __name__ == "__main__": ', jobs)
@@ -177,7 +173,6 @@ def test_a_scripts_own_system_is_known_to_its_jobs(tmp_path: Path, jobs: int) ->
     assert read_info(folder, RunInfo).experiment["plugins"] == [str(tmp_path / "script.py")]
 
 
-@pytest.mark.slow
 def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     done = played_script(tmp_path, "", 2)
     assert done.returncode != 0

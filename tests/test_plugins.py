@@ -16,6 +16,8 @@ from testbed.errors import InputError
 from testbed.experiment.load import from_dict, load
 from testbed.plugins import Registry
 
+pytestmark = pytest.mark.slow
+
 SYSTEM = """
 import testbed
 from testbed.codecs import Half
@@ -74,7 +76,6 @@ def test_a_module_is_found_in_the_working_folder(tmp_path: Path, monkeypatch: py
     assert point.experiment.plugins == ["a_lab_of_ones_own.sign"]
 
 
-@pytest.mark.slow
 def test_an_installed_package_needs_no_word(tmp_path: Path) -> None:
     """Its entry point is enough; in a process of its own, since entry points are read from the path."""
     system(tmp_path, "by-package", "installed_lab.py")
@@ -138,7 +139,6 @@ def test_the_same_file_may_register_again_and_another_may_not() -> None:
         things.add("one", 3, "testbed.layout")
 
 
-@pytest.mark.slow
 def test_jobs_of_their_own_know_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes, each of which imports the plug-in."""
     monkeypatch.setenv("TESTBED_DATA", str(tmp_path / "data"))

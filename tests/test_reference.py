@@ -66,6 +66,8 @@ def test_a_page_shows_the_reference_runs(page: str, request: pytest.FixtureReque
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_every_table_of_a_reference_run_has_the_numbers_of_its_summary(run: Path) -> None:
     frame = pd.read_csv(run / "summary.csv")
+    if "speedup_resolution" not in frame:
+        pytest.skip("kept from before speedups were paired by seed; docs/reference.md says so")
     assert table(run) == markdown_table(*rows(frame))
     compared, page = (run / "compare.md").read_text(), (run / "report.html").read_text()
     words = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())

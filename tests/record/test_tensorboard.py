@@ -19,6 +19,8 @@ from testbed.record import tensorboard
 from testbed.record.events import Event, StepDone
 from testbed.record.reader import Result
 
+pytestmark = pytest.mark.slow
+
 TAGS = {"train/loss", "train/step_time_s", "wan/bytes", "test/loss/full", "test/accuracy/full"}
 
 
@@ -51,7 +53,6 @@ def check(result: Result) -> None:
     np.testing.assert_allclose(found["test/loss/full"][2], tests["loss"], rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_each_system_and_seed_has_its_scalars(small_data: None, tmp_path: Path) -> None:
     it = experiment(systems={"baseline": {}, "weightgrad": {}}, run={"seeds": [0, 1]})
     loaded = testbed.load(start(it, tmp_path, tensorboard=True))

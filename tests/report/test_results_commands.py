@@ -12,6 +12,8 @@ from testbed.cli import main
 from testbed.record.reader import load
 from testbed.report.numbers.compare import compare, load_all
 
+pytestmark = pytest.mark.slow
+
 MakeRun = Callable[..., Path]
 
 
@@ -19,7 +21,6 @@ def run(*arguments: object) -> int:
     return main([str(argument) for argument in arguments])
 
 
-@pytest.mark.slow
 def test_plot_draws_the_kinds_and_formats_that_were_asked_for(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run()
     assert (
@@ -29,7 +30,6 @@ def test_plot_draws_the_kinds_and_formats_that_were_asked_for(make_run: MakeRun,
     assert not (folder / "comparison.png").exists()
 
 
-@pytest.mark.slow
 def test_plot_draws_everything_there_is_beside_the_records(make_run: MakeRun) -> None:
     folder = make_run(systems=["baseline"])
     assert run("plot", folder, "--format", "png") == 0
@@ -37,7 +37,6 @@ def test_plot_draws_everything_there_is_beside_the_records(make_run: MakeRun) ->
     assert {path.name for path in (folder / "plots").iterdir()} == {"loss.png", "speedup.png", "time.png"}
 
 
-@pytest.mark.slow
 def test_plot_puts_several_runs_into_one_picture(make_run: MakeRun) -> None:
     first, second = make_run("a"), make_run("b", topology={"regions": ["x"], "workers_per_region": 2})
     assert run("plot", first, second, "--format", "png") == 0
@@ -83,7 +82,6 @@ def test_compare_takes_other_targets_than_the_experiments(
     assert "a fraction above 0, at most 1" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_report_writes_one_file(make_run: MakeRun, tmp_path: Path) -> None:
     folder, page = make_run(systems=["baseline"], steps=20), tmp_path / "page.html"
     before = sorted(folder.rglob("*"))

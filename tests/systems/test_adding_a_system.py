@@ -20,6 +20,8 @@ from testbed.record.info import ResultInfo, read_info
 from testbed.roles.roles import Roles
 from testbed.wan.profile import Link
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[2] / "docs" / "add-a-system.md").read_text()
 FILES = dict(re.findall(r"```(?:python|toml)\n# (\w+\.\w+)\n(.*?)```", PAGE, re.DOTALL))
 PROFILE = network(("a", "b", "c"), lan=Link(1000, 1), wan=Link(100, 20))

@@ -86,7 +86,9 @@ def lloyd_max_with_zero(magnitudes: Elements, levels: int) -> tuple[np.ndarray, 
 def _middles(points: np.ndarray) -> np.ndarray:
     """Half-way from zero to the first point, from it to the second, ..."""
     below = np.concatenate([[np.float32(0)], points[:-1]])
-    return np.maximum.accumulate((below + points) / np.float32(2)).astype(np.float32)
+    return np.maximum.accumulate(below / 2 + points / 2).astype(
+        np.float32
+    )  # halved first: both may be near the largest
 
 
 def _bins(on: ModuleType, x: Elements, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -23,6 +23,8 @@ from testbed.report.numbers.tables import compared_tables
 from testbed.report.numbers.wording import dollars, size, times
 from testbed.report.terminal import show_compared
 
+pytestmark = pytest.mark.slow
+
 MakeRun = Callable[..., Path]
 BENCHMARK = Path(__file__).resolve().parents[3] / "benchmarks" / "compare.py"
 
@@ -154,7 +156,6 @@ def test_a_rounding_error_is_no_interval(make_run: MakeRun) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.slow
 def test_twenty_systems_five_seeds_and_fifty_thousand_steps_fit_into_a_gigabyte() -> None:
     done = subprocess.run([sys.executable, BENCHMARK], capture_output=True, text=True, check=True, timeout=600)
     print(said := done.stdout.splitlines()[-1])

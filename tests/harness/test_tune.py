@@ -1,0 +1,111 @@
+"""Every system is tuned alike: the same number of trials, on seeds that are not reported, whatever runs beside it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from small_runs import experiment
+
+from testbed.cli.command_line import main
+from testbed.errors import InputError
+from testbed.experiment.load import from_dict, load
+from testbed.experiment.schema import Experiment
+from testbed.harness import tune
+from testbed.harness.tune import Budget, Outcome
+from testbed.systems.protocols.base import Knob
+
+BUDGET = Budget(trials=4, seeds=(100,))
+
+
+def small(**changes: Any) -> Experiment:
+    tables: dict[str, Any] = {
+        "systems": {"baseline": {}, "gaia": {}},
+        "target": {"loss": 2.25, "window": 2},
+        "run": {"seeds": [0, 1], "probe_steps": 2, "probe_images": 50},
+        "training": {"steps": 12, "batch_size": 16, "schedule": {"kind": "constant", "rate": 0.02}},
+    }
+    return experiment(**{**tables, **changes})
+
+
+def test_every_system_gets_the_same_number_of_trials_and_the_first_is_as_it_stands(
+    small_data: None, tmp_path: Path
+) -> None:
+    found = tune.tune(small(), "virtual", BUDGET, tmp_path, jobs=1)
+    assert {system: len(trials) for system, trials in found.items()} == {"baseline": 4, "gaia": 4}
+    assert found["baseline"][0].options == {"rate": 0.02, "momentum": 0.0}
+    assert found["gaia"][0].options == {"rate": 0.02, "momentum": 0.0, "threshold": 0.01}
+    for trials in found.values():
+        assert len({msgspec.json.encode(trial.options) for trial in trials}) == 4
+        best = tune.best(trials)
+        assert best.score <= trials[0].score
+        assert best.reached or not any(trial.reached for trial in trials)
+
+
+def test_it_repeats_with_any_number_of_jobs_and_goes_on_where_it_was(small_data: None, tmp_path: Path) -> None:
+    one = tune.tune(small(), "virtual", BUDGET, tmp_path / "one", jobs=1)
+    half = Budget(trials=2, seeds=BUDGET.seeds)
+    tune.tune(small(), "virtual", half, tmp_path / "two", jobs=2)
+    kept = (tmp_path / "two" / "gaia" / "trial-1" / tune.TRIAL_FILE).stat().st_mtime_ns
+    two = tune.tune(small(), "virtual", BUDGET, tmp_path / "two", jobs=2)
+    assert two == one
+    assert (tmp_path / "two" / "gaia" / "trial-1" / tune.TRIAL_FILE).stat().st_mtime_ns == kept
+
+
+def test_what_is_reported_is_not_tuned_on(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--seeds: 1 is one of run\.seeds; tune on seeds that are not reported"):
+        tune.tune(small(), "virtual", Budget(2, (100, 1)), tmp_path, jobs=1)
+    with pytest.raises(InputError, match=r"\[target\] names nothing to be reached"):
+        tune.tune(small(target={}), "virtual", BUDGET, tmp_path, jobs=1)
+
+
+def test_a_system_has_its_own_knobs_and_what_it_is_of() -> None:
+    it = small(systems={"dgc": {}, "mine": {"of": "diloco", "rate": 0.3}, "weightgrad": {"momentum": 0.5}})
+    assert set(tune.knobs(it, "dgc")) == {"rate", "momentum", "sparsity"}
+    assert tune.standing(it, "dgc") == {"rate": 0.02, "momentum": 0.9, "sparsity": 0.999}
+    assert tune.standing(it, "mine") == {"rate": 0.3, "momentum": 0.0, "local_steps": 20}
+    assert tune.standing(it, "weightgrad")["momentum"] in (0.0, 0.9)
+    adam = small(systems={"baseline": {}}, training={"steps": 4, "batch_size": 16, "optimizer": {"kind": "adam"}})
+    assert set(tune.knobs(adam, "baseline")) == {"rate"}
+
+
+def test_a_knob_is_a_choice_or_a_range() -> None:
+    assert Knob(choices=(1, 3, 7)).nearest(4) == 3
+    assert [Knob(low=1.0, high=10.0).nearest(value) for value in (0.1, 5.0, 99.0)] == [1.0, 5.0, 10.0]
+
+
+def test_the_file_has_what_was_found_and_can_be_run(small_data: None, tmp_path: Path) -> None:
+    it = small(systems={"baseline": {}, "twice": {"of": "fixed-4", "rounding": "nearest"}})
+    slow, fast = ({"rate": rate, "momentum": 0.9} for rate in (0.01, 0.5))
+    trials = [Outcome(slow, 30.0, True, "loss ≤ 2.25 in 30 s"), Outcome(fast, 20.0, True, "loss ≤ 2.25 in 20 s")]
+    text = tune.tuned(it, dict.fromkeys(it.systems, trials), BUDGET)
+    assert "# twice: loss ≤ 2.25 in 20 s; as it stood: loss ≤ 2.25 in 30 s" in text
+    read = from_dict(tomllib.loads(text), "tuned.toml")
+    assert read.systems["baseline"].rate == 0.5 and read.systems["twice"].rounding == "nearest"
+    assert read.kind_of("twice").name == "fixed-4"
+    assert msgspec.structs.replace(read, systems=it.systems) == it
+
+
+@pytest.mark.slow
+def test_the_command_writes_a_file(
+    small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    changes = [
+        "data.dataset=synthetic",
+        "model.name=tiny",
+        "training.steps=6",
+        "run.probe_images=50",
+        "target.loss=2.4",
+    ]
+    settings = [part for change in [*changes, "target.loss=2.4"] for part in ("--set", change)]
+    command = ["tune", "cifarnet", "--systems", "baseline", "--trials", "2", "--jobs", "1", *settings]
+    assert main(command) == 0
+    assert "written: cifarnet-tuned.toml" in capsys.readouterr().out
+    [point] = load("cifarnet-tuned.toml")
+    assert list(point.experiment.systems) == ["baseline"]
+    assert main([*command, "--seeds", "0"]) == 2
+    assert "--seeds: 0 is one of run.seeds" in capsys.readouterr().err
