@@ -25,10 +25,10 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(COMPUTE),--set compute.device=$(COMPUTE)) $(if $(SCALE),--scale $(SCALE)) \
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)")
 
-.PHONY: help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-papers reference-codecs docs wheel clean
+.PHONY: reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-long reference-gpt reference-sensitivity reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "variables: TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE JOBS SCALE OUT RUN TRACE (and TORCH, PYTHON for setup)"
 	@echo 'example:   make experiment TARGET=cifarnet SYSTEMS="baseline weightgrad" STEPS=50 OUT=/tmp/results'
 
@@ -115,20 +115,45 @@ reference: setup-dev  ## the network's fidelity; cifarnet emulated, virtual and 
 	$(TESTBED) run cifarnet --fabric mininet --out build/reference/emulated
 	$(TESTBED) run cifarnet --fabric mininet --trace topologies/traces/outage.csv --out build/reference/replay
 	$(TESTBED) run cifarnet --fabric virtual --set compute.device=m60 --out build/reference/virtual
+	$(MAKE) reference-reports
+
+reference-reports: setup-dev  ## the reports of `make reference` again, from the records that it left in build
 	$(call keep,build/reference/emulated/cifarnet,cifarnet)
 	$(call keep,build/reference/replay/cifarnet,cifarnet-outage)
 	$(call keep,build/reference/virtual/cifarnet,cifarnet-virtual)
 	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
 
-reference-systems: setup-dev  ## every system, 400 steps, 3 seeds, into results/reference/systems: hours
-	rm -rf build/reference-systems build/reference-entropy
-	$(TESTBED) run systems --out build/reference-systems
+# $(call begin,EXPERIMENT,FOLDER): run it into the folder, or go on with the run that is there.
+begin = if test -d $(2)/$(1); then $(TESTBED) run --resume $(2)/$(1)/* --quiet; else $(TESTBED) run $(1) --out $(2) --quiet; fi
+
+reference-systems: setup-dev  ## every system, 400 steps, 3 seeds, into results/reference/systems: hours; goes on where it was stopped
+	$(call begin,systems,build/reference-systems)
+	rm -rf build/reference-entropy
 	$(TESTBED) run systems --systems baseline,terngrad --seeds 0 --set training.steps=100 \
 	    --set systems.terngrad.entropy=on --out build/reference-entropy
 	$(call keep,build/reference-systems/systems,systems)
 	$(TESTBED) bytes build/reference-systems/systems/* > results/reference/systems/bytes.md
 	$(TESTBED) bytes build/reference-entropy/systems/* > results/reference/systems/bytes-entropy.md
 	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
+
+reference-tuned: setup-dev  ## the same, each system tuned alike first, into results/reference/systems-tuned: hours, goes on as well
+	$(TESTBED) tune systems --trials 8 --seeds 100 --out build/tune-systems --to experiments/systems-tuned.toml
+	$(call begin,systems-tuned,build/reference-tuned)
+	$(call keep,build/reference-tuned/systems-tuned,systems-tuned)
+
+reference-long: setup-dev  ## cifarnet-long, into results/reference/cifarnet-long: many hours, goes on as well
+	$(call begin,cifarnet-long,build/reference-long)
+	$(call keep,build/reference-long/cifarnet-long,cifarnet-long)
+
+reference-gpt: setup-dev  ## the language model, into results/reference/gpt: ten minutes
+	rm -rf build/reference-gpt
+	$(TESTBED) run gpt --out build/reference-gpt --quiet
+	$(call keep,build/reference-gpt/gpt,gpt)
+
+reference-sensitivity: setup-dev  ## the map of speedups over network, device and batch, into results/reference/sensitivity: an hour
+	$(TESTBED) sensitivity systems --systems baseline,fp16,terngrad,dgc,gaia,weightgrad,diloco --out build/sensitivity
+	mkdir -p results/reference/sensitivity
+	cp build/sensitivity/sensitivity.* results/reference/sensitivity/
 
 PAPERS := threshold-nin lenet-terngrad cifarnet-terngrad mqgrad-12 mqgrad-18 isgq vggnet alexnet alexnet-imagenet
 

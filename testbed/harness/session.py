@@ -154,6 +154,11 @@ def ready(folder: Path, jobs: int | None = None) -> Callable[[], None]:
     for before in facts.plugins:
         if now.get(before.name) != before.sha256:
             raise InputError(f"{folder}: the plug-in {before.name} is not what the run began with; start a new run")
+    began, goes_on = facts.environment.commit, info_file.environment().commit
+    if began and goes_on and began != goes_on:
+        note = f"It began at commit {began[:10]} and went on at {goes_on[:10]}."
+        facts.notes += [] if note in facts.notes else [note]
+        info_file.write_info(folder, facts)
     return partial(_run, folder.resolve(), experiment, assembly, facts, chosen)
 
 

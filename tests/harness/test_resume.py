@@ -24,7 +24,7 @@ from testbed.experiment.schema import Experiment
 from testbed.harness import session as run
 from testbed.harness.launch import relaunch
 from testbed.record.events import Checkpointed, Event, StepDone
-from testbed.record.info import ResultInfo, read_info
+from testbed.record.info import ResultInfo, RunInfo, environment, read_info, write_info
 from testbed.record.recorder import Recorder
 
 SYSTEMS: dict[str, dict[str, Any]] = {"baseline": {}, "terngrad": {}, "weightgrad": EXCHANGING}
@@ -229,3 +229,15 @@ def test_kill_9_and_resume(long_run: Any, monkeypatch: pytest.MonkeyPatch) -> No
     resume(folder)
     whole = start(from_dict(LONG, "long"), folder.parents[2] / "whole")
     assert_same(folder, whole, "weightgrad")
+
+
+def test_a_run_that_goes_on_at_another_commit_says_so(small_data: None, tmp_path: Path) -> None:
+    """Once, however often it is resumed."""
+    folder = run.prepare(one("baseline"), run.Request("test", "virtual", results=tmp_path))
+    facts = read_info(folder, RunInfo)
+    facts.environment.commit = "0" * 40
+    write_info(folder, facts)
+    run.ready(folder, jobs=1)
+    resume(folder)
+    notes = [note for note in read_info(folder, RunInfo).notes if note.startswith("It began at commit 0000000000 and")]
+    assert len(notes) == (1 if environment().commit else 0)

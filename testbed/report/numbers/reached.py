@@ -1,9 +1,10 @@
 """When a system first was as good as the target asks.
 
 Every system is judged by the same rule: by the model that it reports, tested every `run.probe_steps` steps on the same
-images while the clock stands still. Over the tests within the target's window of steps a mean is taken; between the
-last mean that missed the target and the first that did not, the time is interpolated linearly. What lies between these
-two tests is the resolution.
+images while the clock stands still. Over the tests within the target's window of steps, and no fewer than `LEAST`, a
+mean is taken: from one step to the next the loss of weights that are trained at a large rate goes up and down by more
+than it falls in many. Between the last mean that missed the target and the first that did not, the time is interpolated
+linearly. What lies between these two tests is the resolution.
 
 A record without such tests (an older one, or `probe_steps = 0`) is judged as it was made to be: by the workers' mean
 training loss, and by the evaluations at checkpoints, with all that lies between two of them as the resolution.
@@ -17,6 +18,8 @@ import numpy as np
 import pandas as pd
 
 from testbed.report.numbers.asked import Target
+
+LEAST = 5  # tests whose mean is judged; before there are as many, all there are
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,11 @@ def _crossing(probes: pd.DataFrame, missed_by: np.ndarray, window: int) -> Reach
 
 
 def recent(steps: np.ndarray, values: np.ndarray, window: int) -> np.ndarray:
-    """At each of `steps`, the mean of the values at those within the last `window` steps."""
-    firsts = np.searchsorted(steps, steps - window, side="right")
+    """At each of `steps`, the mean of the values at those within the last `window` steps, and at `LEAST` of them."""
+    firsts = np.minimum(
+        np.searchsorted(steps, steps - window, side="right"), np.arange(1 - LEAST, len(steps) + 1 - LEAST)
+    )
+    firsts = np.maximum(firsts, 0)
     return np.array([values[first : last + 1].mean() for last, first in enumerate(firsts)])
 
 

@@ -21,6 +21,13 @@ def probes(steps: list[int], values: list[float], name: str = "train_loss", step
     return pd.DataFrame({"step": steps, "time_s": [step_s * step for step in steps], name: values})
 
 
+@pytest.fixture
+def one_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a window can be as short as the test wants it."""
+    monkeypatch.setattr(reached, "LEAST", 1)
+
+
+@pytest.mark.usefixtures("one_is_enough")
 def test_between_two_tests_the_time_is_interpolated() -> None:
     """From 2.0 at step 10 to 1.0 at step 20, 1.7 is reached at step 13, and known to the ten steps between."""
     found = reached.by_loss(NO_STEPS, probes([0, 10, 20], [2.3, 2.0, 1.0]), Target(loss=1.7))
@@ -28,6 +35,16 @@ def test_between_two_tests_the_time_is_interpolated() -> None:
     assert found.time_s == pytest.approx(26.0) and found.step == 13 and found.resolution_s == 20.0
 
 
+def test_no_fewer_than_five_are_judged_together() -> None:
+    """By chance the third test is good; by the mean of five the target is reached between the sixth and the seventh."""
+    shaky = probes([0, 10, 20, 30, 40, 50, 60], [3.0, 3.0, 0.0, 3.0, 2.0, 2.0, 2.0])
+    means = reached.recent(shaky["step"].to_numpy(), shaky["train_loss"].to_numpy(), window=10)
+    assert means == pytest.approx([3.0, 3.0, 2.0, 2.25, 2.2, 2.0, 1.8])
+    found = reached.by_loss(NO_STEPS, shaky, Target(loss=1.9))
+    assert found is not None and 50 < found.step <= 60
+
+
+@pytest.mark.usefixtures("one_is_enough")
 def test_the_mean_over_the_window_is_what_counts() -> None:
     """One good test among bad ones is chance: of the last 20 steps there are two."""
     shaky = probes([0, 10, 20, 30, 40], [3.0, 1.0, 3.0, 1.4, 1.4])
@@ -43,6 +60,7 @@ def test_a_target_that_is_missed_or_not_asked_for_is_none() -> None:
     assert reached.by_test(NO_STEPS, probes([0], [0.5]), Target(loss=0.5)) is None
 
 
+@pytest.mark.usefixtures("one_is_enough")
 @pytest.mark.parametrize(
     ("target", "name", "values"),
     [
@@ -57,6 +75,7 @@ def test_a_test_counts_by_its_own_better(target: Target, name: str, values: list
     assert (found.time_s, found.step, found.resolution_s) == (pytest.approx(30.0), pytest.approx(15, abs=1), 20.0)
 
 
+@pytest.mark.usefixtures("one_is_enough")
 def test_what_was_no_number_before_is_reached_when_it_is_one() -> None:
     found = reached.by_loss(NO_STEPS, probes([0, 10, 20], [np.nan, np.nan, 1.0]), Target(loss=1.5))
     assert found == Reached(40.0, 20, 20.0)
