@@ -99,6 +99,7 @@ bench: setup  ## codecs against a copy, messages a second of the virtual fabric;
 
 # $(call keep,FOLDER OF RUNS,NAME): what a reader wants of the run in it, in results/reference/NAME.
 define keep
+	$(TESTBED) plot $(1)/* >/dev/null
 	$(TESTBED) report $(1)/*
 	mkdir -p results/reference/$(2)
 	cd $(1)/*/ && cp run.json summary.csv summary.md *.png report.html $(CURDIR)/results/reference/$(2)/

@@ -36,12 +36,15 @@ def conditions(run: Run) -> str:
         model_name(info),
         data_name(info),
         f"batch {batch}" if batch else "",
-        *(
-            f"target {words}" + (f" (mean of {target.window} steps)" if words.startswith("loss") else "")
-            for words in target.in_words
-        ),
+        *(f"target {words}" + (f" ({judged(info)})" if words.startswith("loss") else "") for words in target.in_words),
     ]
     return " · ".join(part for part in parts if part)
+
+
+def judged(info: RunInfo) -> str:
+    """What losses are told by: tests of the reported model every so many steps, or a mean of the workers' losses."""
+    every = info.experiment.get("run", {}).get("probe_steps")  # a record from before there was such a key has none
+    return f"tested every {every} steps" if every else f"mean of {Target.of(info).window} steps"
 
 
 def caveats(run: Run, frame: pd.DataFrame) -> list[str]:

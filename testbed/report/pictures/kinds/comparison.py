@@ -12,12 +12,12 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from testbed.record.info import DONE
+from testbed.record.info import DONE, RunInfo
 from testbed.record.reader import Run
 from testbed.report.looks import look
 from testbed.report.numbers.asked import Target, data_name
 from testbed.report.numbers.curves import Curve, curves_of
-from testbed.report.numbers.sentences import conditions, title, verdict
+from testbed.report.numbers.sentences import conditions, judged, title, verdict
 from testbed.report.numbers.summary import BASELINE, aggregate
 from testbed.report.numbers.wording import NOT_REACHED, clock, duration, is_missing, size, times
 from testbed.report.pictures import parts
@@ -40,7 +40,7 @@ def comparison(run: Run, frame: pd.DataFrame) -> Figure:
     heading, body = np.asarray(figure.subfigures(2, 1, height_ratios=heights))
     _head(heading, heights[0], run, frame)
     axes = body.subplots(2, 2, height_ratios=[1.0, _bars_share(count)])
-    _loss_by_step(axes[0, 0], curves, target)
+    _loss_by_step(axes[0, 0], curves, target, run.info)
     _loss_by_time(axes[0, 1], curves, target, frame)
     together = aggregate(frame).to_dict("records")
     _speedup_bars(axes[1, 0], together, target)
@@ -126,10 +126,10 @@ def _draw_target(axes: Axes, target: Target) -> None:
     )
 
 
-def _loss_by_step(axes: Axes, curves: list[Curve], target: Target) -> None:
+def _loss_by_step(axes: Axes, curves: list[Curve], target: Target, info: RunInfo) -> None:
     axes.set_title("Training loss by step")
     axes.set_xlabel("step")
-    axes.set_ylabel(f"training loss (mean of {target.window} steps)")
+    axes.set_ylabel(f"training loss ({judged(info)})")
     _draw_losses(axes, curves, target, "step")
     axes.set_xlim(left=0)
 
