@@ -72,7 +72,7 @@ def test_the_drawn_speedup_is_the_summarys(make_run: MakeRun) -> None:
     folder = make_run()
     figure = draw(folder)
     frame = summarize(load(folder))
-    assert [bar.get_width() for bar in figure.axes[2].patches] == list(frame["speedup_vs_baseline"])
+    assert [bar.get_width() for bar in figure.axes[2].patches] == pytest.approx(list(frame["speedup_vs_baseline"]))
 
 
 def test_a_smoothed_line_crosses_the_target_where_the_table_says(make_run: MakeRun) -> None:
