@@ -187,7 +187,7 @@ def test_a_run_that_ends_with_its_trace_is_kept_and_reported_and_done(small_data
     baseline, terngrad = run.results
     assert (baseline.status, terngrad.status, run.missing) == ("ended", "finished", [])
     assert 4 <= len(baseline.steps) < 8 == len(terngrad.steps)
-    assert set(baseline.evaluations["step"]) == {4}  # the last checkpoint
+    assert set(baseline.tests["step"]) == {4}  # the last checkpoint
     assert baseline.links["second"].max() == 5
     last = lines.last_event(baseline.folder / lines.FILE_NAME)
     assert (last.how, last.time_s, last.step) == ("ended", 5.5, 4)

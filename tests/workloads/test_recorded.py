@@ -23,7 +23,7 @@ GPT: dict[str, Any] = {
         "optimizer": {"kind": "adamw", "weight_decay": 0.1},
         "schedule": {"kind": "cosine", "rate": 0.01, "warmup_steps": 2},
     },
-    "run": {"eval_images": 30},
+    "run": {"eval_images": 30, "probe_images": 30},
 }
 
 
