@@ -173,6 +173,7 @@ def test_a_scripts_own_system_is_known_to_its_jobs(tmp_path: Path, jobs: int) ->
     assert read_info(folder, RunInfo).experiment["plugins"] == [str(tmp_path / "script.py")]
 
 
+@pytest.mark.full
 def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     done = played_script(tmp_path, "", 2)
     assert done.returncode != 0

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import os
 import platform
-import signal
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -36,7 +33,7 @@ from testbed.fabrics.registry import FABRICS, FabricKind, Setting
 from testbed.fidelity import report as fidelity_report
 from testbed.harness import checkpoint
 from testbed.harness.checkpoint import Checkpoint, Clock
-from testbed.harness.pool import run_all
+from testbed.harness.pool import run_all, signals_interrupt
 from testbed.record import frames, lines
 from testbed.record import info as info_file
 from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
@@ -185,7 +182,7 @@ def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInf
     if jobs > 1:
         _run_at_once(folder, experiment, facts, jobs)
         return
-    with _signals_interrupt(), threads(1), tempfile.TemporaryDirectory(prefix="tb") as scratch:
+    with signals_interrupt(), threads(1), tempfile.TemporaryDirectory(prefix="tb") as scratch:
         with _open_fabric(facts.fabric, assembly, _torch_device(facts), Path(scratch)) as fabric:
             described = fabric.describe()
             facts.delay_mechanism = described.get("delay_mechanism", facts.delay_mechanism)
@@ -208,7 +205,7 @@ def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInf
 def _run_at_once(folder: Path, experiment: Experiment, facts: RunInfo, jobs: int) -> None:
     """Every system and seed in a process of its own, `jobs` at a time."""
     plays = [(folder, facts, system, seed) for seed in experiment.run.seeds for system in experiment.systems]
-    with _signals_interrupt():
+    with signals_interrupt():
         try:
             run_all(_play_alone, plays, jobs)
         except (KeyboardInterrupt, Interrupted):
@@ -219,7 +216,7 @@ def _play_alone(folder: Path, facts: RunInfo, system: str, seed: int) -> None:
     """One system and seed on a fabric of its own, in this process."""
     assembly = Assembly(from_dict(facts.experiment, info_file.FILE_NAME), _torch_device(facts))
     device = _torch_device(facts)
-    with _signals_interrupt(), threads(1), _open_fabric(facts.fabric, assembly, device, folder) as fabric:
+    with signals_interrupt(), threads(1), _open_fabric(facts.fabric, assembly, device, folder) as fabric:
         _Play(folder, facts, assembly, fabric, system, seed, can_draw=False).run()
 
 
@@ -440,21 +437,3 @@ def _device_name(device: str) -> str:
 def _torch_device(facts: RunInfo) -> str:
     """The device as torch names it, from "cuda:0 (NVIDIA H100)"."""
     return facts.device.partition(" ")[0] or "cpu"
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP stop a run as Ctrl-C does, where this is the thread that signals come to."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -31,6 +31,7 @@ def small(**changes: Any) -> Experiment:
     return experiment(**{**tables, **changes})
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_every_system_gets_the_same_number_of_trials_and_the_first_is_as_it_stands(
     small_data: None, tmp_path: Path
@@ -46,6 +47,7 @@ def test_every_system_gets_the_same_number_of_trials_and_the_first_is_as_it_stan
         assert best.reached or not any(trial.reached for trial in trials)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_it_repeats_with_any_number_of_jobs_and_goes_on_where_it_was(small_data: None, tmp_path: Path) -> None:
     one = tune.tune(small(), "virtual", BUDGET, tmp_path / "one", jobs=1)
