@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from testbed.errors import InputError
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
+
+    from testbed.experiment.load import Point
+    from testbed.experiment.schema import Experiment
 
 RUN = "results/cifarnet/20260101-120000-virtual"  # in examples
 
@@ -38,6 +43,48 @@ class Commands:
             name, help=text, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         return Commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+
+
+def add_experiment(parser: argparse.ArgumentParser, needed: bool = True) -> None:
+    """Declare what names an experiment and changes it: the file, --systems, --set, --plugin and --scale."""
+    parser.add_argument(
+        "file", nargs=None if needed else "?", help="an experiment: its name in experiments/, or a TOML file"
+    )
+    parser.add_argument("--systems", type=names, default=(), metavar="A,B", help="only these systems")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="change a key of the file, e.g. training.steps=50; may be repeated",
+    )
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="FILE|MODULE",
+        help="Python with systems, models, data sets or others of your own, e.g. ./mine.py; may be repeated",
+    )
+    parser.add_argument("--scale", default="", help="take the file's [scale.NAME], e.g. paper")
+
+
+def points(
+    options: argparse.Namespace, changes: Mapping[str, Any] | None = None, seeds: Sequence[int] = ()
+) -> list[Point]:
+    """The experiment that the options of `add_experiment` name, with further changes; InputError as `load` raises."""
+    from testbed.experiment import load
+
+    asked = {**load.parse_changes(options.settings), **(changes or {})}
+    return load.load(options.file, asked, options.scale, options.systems, seeds, options.plugin)
+
+
+def one(options: argparse.Namespace) -> Experiment:
+    """The only experiment that they name; InputError where that is a series."""
+    found = points(options)
+    if len(found) > 1:
+        raise InputError(f"{options.file}: a series of {len(found)} runs; set its swept keys to take one of them")
+    return found[0].experiment
 
 
 def names(text: str) -> tuple[str, ...]:

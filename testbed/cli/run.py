@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
-from testbed.cli.options import Commands, count, names, numbers
+from testbed.cli.options import Commands, add_experiment, count, numbers, points
 from testbed.errors import InputError
 
 RUN_EXAMPLES = """\
@@ -22,30 +23,13 @@ examples:
 def add(commands: Commands) -> None:
     """Add the sub-command."""
     run = commands.add("run", _run, "run an experiment and report on it", RUN_EXAMPLES)
-    run.add_argument("file", nargs="?", help="an experiment: its name in experiments/, or a TOML file")
+    add_experiment(run, needed=False)
     run.add_argument(
         "--fabric",
         metavar="NAME",
         help="mininet (emulate the network), virtual (simulate it) or auto; default: the file's, which is auto",
     )
-    run.add_argument("--systems", type=names, default=(), metavar="A,B", help="run only these systems")
     run.add_argument("--seeds", type=numbers, default=(), metavar="0,1", help="run each system with these seeds")
-    run.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="settings",
-        help="change a key of the file, e.g. training.steps=50; may be repeated",
-    )
-    run.add_argument(
-        "--plugin",
-        action="append",
-        default=[],
-        metavar="FILE|MODULE",
-        help="Python with systems, models, data sets or others of your own, e.g. ./mine.py; may be repeated",
-    )
-    run.add_argument("--scale", default="", help="take the file's [scale.NAME], e.g. paper")
     run.add_argument("--trace", metavar="CSV", help="let the WAN's capacity follow a trace, see topologies/traces/")
     run.add_argument("--device", default="cpu", help="where the math runs: cpu or cuda")
     run.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where records go (results)")
@@ -75,14 +59,13 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     if not options.file:
         raise InputError("name an experiment, e.g. testbed run cifarnet; see experiments/")
-    changes = load.parse_changes(options.settings)
+    changes: dict[str, Any] = {}
     if options.fabric:
         changes["run.fabric"] = options.fabric
     if options.no_gate:
         changes["run.gate"] = False
     if options.trace:
         changes["topology.trace"] = options.trace
-    points = load.load(options.file, changes, options.scale, options.systems, options.seeds, options.plugin)
     wishes = Wishes(
         target=load.find(options.file).stem,
         device=options.device,
@@ -92,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
         command=tuple(sys.argv[1:]),
         quiet=options.quiet,
     )
-    launch(points, wishes)
+    launch(points(options, changes, options.seeds), wishes)
     return 0
 
 

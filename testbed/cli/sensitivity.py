@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from testbed.cli.options import Commands, count, names
+from testbed.cli.options import Commands, add_experiment, count, names, one
 from testbed.errors import InputError, nearest
 
 EPILOG = """\
@@ -21,13 +21,9 @@ examples:
 def add(commands: Commands) -> None:
     """Add the sub-command."""
     parser = commands.add("sensitivity", _sensitivity, "map how speedups depend on network, device and batch", EPILOG)
-    parser.add_argument("file", help="an experiment: its name in experiments/, or a TOML file")
-    parser.add_argument("--systems", type=names, default=(), metavar="A,B", help="only these systems")
+    add_experiment(parser)
     parser.add_argument("--axes", type=names, default=(), metavar="A,B", help="of lan, wan, rtt, device, batch (all)")
     parser.add_argument("--steps", type=count, default=20, metavar="N", help="of each run; the second half counts (20)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="change a key")
-    parser.add_argument("--plugin", action="append", default=[], metavar="FILE", help="Python with parts of your own")
-    parser.add_argument("--scale", metavar="NAME", help="a scale of the file")
     parser.add_argument("--jobs", type=count, metavar="N", help="systems at once (default: one a core)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where it is kept (results/sensitivity/<experiment>)")
 
@@ -43,9 +39,7 @@ def _sensitivity(options: argparse.Namespace) -> int:
     for name in options.axes:
         if name not in axes:
             raise InputError(f"--axes {name}: no such axis{nearest(name, axes)}")
-    changes = load.parse_changes(options.settings)
-    points = load.load(options.file, changes, options.scale, options.systems, (), options.plugin)
-    experiment, target = points[0].experiment, load.find(options.file).stem
+    experiment, target = one(options), load.find(options.file).stem
     Assembly(experiment, allow_download=True, on_notice=print).workload  # noqa: B018 - data is fetched here
     folder = options.out or Path("results", "sensitivity", target)
     chosen = [axes[name] for name in options.axes or axes]

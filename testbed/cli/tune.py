@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from testbed.cli.options import Commands, count, names, numbers
+from testbed.cli.options import Commands, add_experiment, count, numbers, one
 from testbed.errors import InputError
 
 EPILOG = """\
@@ -23,13 +23,9 @@ examples:
 def add(commands: Commands) -> None:
     """Add the sub-command."""
     tune = commands.add("tune", _tune, "find each system its rate and main knobs, with the same budget", EPILOG)
-    tune.add_argument("file", help="an experiment: its name in experiments/, or a TOML file")
-    tune.add_argument("--systems", type=names, default=(), metavar="A,B", help="tune only these systems")
+    add_experiment(tune)
     tune.add_argument("--trials", type=count, default=8, metavar="N", help="of each system (8)")
     tune.add_argument("--seeds", type=numbers, default=(100,), metavar="100", help="of trials; not the file's (100)")
-    tune.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="change a key")
-    tune.add_argument("--plugin", action="append", default=[], metavar="FILE", help="Python with parts of your own")
-    tune.add_argument("--scale", metavar="NAME", help="a scale of the file")
     tune.add_argument("--jobs", type=count, metavar="N", help="systems at once (default: one a core)")
     tune.add_argument("--out", type=Path, metavar="DIR", help="where trials are kept (results/tune/<experiment>)")
     tune.add_argument("--to", type=Path, metavar="FILE", help="the experiment to write (<experiment>-tuned.toml)")
@@ -38,18 +34,13 @@ def add(commands: Commands) -> None:
 def _tune(options: argparse.Namespace) -> int:
     from testbed.experiment import load
     from testbed.experiment.assembly import Assembly
-    from testbed.fabrics.registry import FABRICS, choose
+    from testbed.fabrics.registry import choose, virtual
     from testbed.files import write_whole
     from testbed.harness import tune
     from testbed.report.numbers.tables import markdown_table
 
-    changes = load.parse_changes(options.settings)
-    points = load.load(options.file, changes, options.scale, options.systems, (), options.plugin)
-    if len(points) > 1:
-        raise InputError(f"{options.file}: a series of {len(points)} runs; set the swept keys to tune one of them")
-    experiment = points[0].experiment
-    virtual = next(name for name, kind in FABRICS.items() if kind.virtual_time)
-    kind, _ = choose(virtual, [experiment])
+    experiment = one(options)
+    kind, _ = choose(virtual(), [experiment])
     try:
         import optuna  # noqa: F401
         import tomli_w  # noqa: F401
@@ -63,8 +54,7 @@ def _tune(options: argparse.Namespace) -> int:
     to = options.to or Path(f"{target}-tuned.toml")
     write_whole(to, tune.tuned(experiment, found, budget))
     cells = [
-        [name, *(f"{trials[k].said}" for k in (0,)), tune.best(trials).said, str(tune.best(trials).options)]
-        for name, trials in found.items()
+        [name, trials[0].said, tune.best(trials).said, str(tune.best(trials).options)] for name, trials in found.items()
     ]
     print(markdown_table(["system", "as it stood", "tuned", "with"], cells))
     print(f"written: {to}")

@@ -125,5 +125,10 @@ def choose(wanted: str, experiments: Sequence[Experiment] = ()) -> tuple[FabricK
     raise InputError(f"no fabric can run this here: {'; '.join(f'{name}: {why}' for name, why in refused.items())}")
 
 
+def virtual() -> str:
+    """The name of the fabric whose time is its own, for what need not be emulated."""
+    return next(name for name, kind in FABRICS.items() if kind.virtual_time)
+
+
 def _why_not(kind: FabricKind, experiments: Sequence[Experiment]) -> str:
     return next((why for each in experiments if (why := kind.cannot_play(each))), "") or kind.cannot_run_here()

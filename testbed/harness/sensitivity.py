@@ -17,7 +17,7 @@ import pandas as pd
 from testbed.errors import InputError
 from testbed.experiment.load import Point, load
 from testbed.experiment.schema import Experiment
-from testbed.fabrics.registry import FABRICS
+from testbed.fabrics.registry import FABRICS, virtual
 from testbed.files import write_whole
 from testbed.harness import session, sweep
 from testbed.record.reader import load as load_run
@@ -54,7 +54,7 @@ def points(experiment: Experiment, axis: Axis, steps: int) -> list[Point]:
         "run.eval_images": 1,
         "run.probe_steps": 0,
         "run.seeds": experiment.run.seeds[:1],
-        "run.fabric": _virtual(),
+        "run.fabric": virtual(),
     }
     found = []
     for value in axis.values:
@@ -67,20 +67,26 @@ def points(experiment: Experiment, axis: Axis, steps: int) -> list[Point]:
 
 def on_virtual(experiment: Experiment) -> Experiment:
     """The experiment with the device that it has there."""
-    return experiment.on(FABRICS[_virtual()].device)
-
-
-def _virtual() -> str:
-    return next(name for name, kind in FABRICS.items() if kind.virtual_time)
+    return experiment.on(FABRICS[virtual()].device)
 
 
 def play(experiment: Experiment, axes: Sequence[Axis], steps: int, folder: Path, jobs: int | None) -> pd.DataFrame:
-    """Play what is still to be played of all axes in `folder`; returns the table (`measured`) and writes it there."""
+    """Play what is still to be played of all axes in `folder`; returns the table (`measured`) and writes it there.
+
+    Raises
+    ------
+    InputError
+        The folder holds the runs of another experiment.
+    """
     for axis in axes:
-        place = folder / axis.name
-        if not sweep.is_series(place):
-            request = session.Request(target=axis.name, fabric=_virtual(), results=folder, command=("sensitivity",))
-            sweep.begin(points(experiment, axis, steps), request, folder=place)
+        place, asked = folder / axis.name, points(experiment, axis, steps)
+        if sweep.is_series(place):
+            stated = {point.label: on_virtual(point.experiment).as_dict() for point in asked}
+            if sweep.read(place).points != stated:
+                raise InputError(f"{place}: holds runs of another experiment; name another folder with --out")
+        else:
+            request = session.Request(target=axis.name, fabric=virtual(), results=folder, command=("sensitivity",))
+            sweep.begin(asked, request, folder=place)
         sweep.play(place, jobs, lambda run, play: play())
     frame = measured(folder, axes)
     write_whole(folder / TABLE, frame.to_csv(index=False, float_format="%.6g"))

@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
@@ -43,7 +42,7 @@ from testbed.record.stolen import Stolen
 from testbed.record.tensorboard import Scalars
 from testbed.report.live import Progress
 from testbed.report.numbers import reached
-from testbed.report.numbers.asked import Target
+from testbed.report.numbers.asked import Target, reported
 from testbed.roles.compute import MEASURED
 from testbed.workloads import Workload
 from testbed.workloads.evaluation import Evaluation
@@ -345,7 +344,7 @@ class _Play:
     def _probe(self, step: int, time_s: float, states: Mapping[str, Any]) -> None:
         """Test the model that is reported as it was at a step; the clock does not go on meanwhile."""
         models = self.assembly.system(self.system, self.seed).models(states)
-        name = reported_of(models, self.experiment.target.model)
+        name = reported(models, Target.of(self.facts).model)
         result, train_loss = self.assembly.probe(models[name])
         self._record(self._evaluated(name, result, time_s=time_s, step=step, probe=True, train_loss=train_loss))
 
@@ -391,13 +390,6 @@ class _Play:
         self.info.status, self.info.error = how, error
         self.recorder.finish()
         info_file.write_info(self.folder, self.info)
-
-
-def reported_of(models: Mapping[str, Any], asked: str | msgspec.UnsetType) -> str:
-    """The name of the model that a system reports: what was asked for, where it has that; else its result."""
-    if isinstance(asked, str) and asked in models:
-        return asked
-    return "quantized" if "quantized" in models else "full"
 
 
 def _open_fabric(name: str, assembly: Assembly, device: str, scratch: Path) -> Fabric:

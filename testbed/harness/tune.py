@@ -28,6 +28,7 @@ from testbed.files import write_whole
 from testbed.harness import session
 from testbed.harness.pool import run_all
 from testbed.record import info as info_file
+from testbed.record.info import MetricInfo
 from testbed.record.reader import load as load_run
 from testbed.report.numbers.asked import Target
 from testbed.report.numbers.summary import measure
@@ -36,7 +37,7 @@ from testbed.workloads.optimizer import SGD
 
 SPAN = 16.0  # the rate is searched from this much below the experiment's to this much above it
 SAMPLER_SEED = 0
-TRIAL_FILE = "trial.json"
+TRIAL_FILE, ASKED_FILE = "trial.json", "asked.json"
 STOPS = 20  # of a trial, at each of which it ends if it has reached its target
 NEVER = 1e9  # the score of a trial that came to nothing
 
@@ -76,17 +77,30 @@ def tune(experiment: Experiment, fabric: str, budget: Budget, folder: Path, jobs
     Raises
     ------
     InputError
-        The experiment names no target, or the seeds are its own.
+        The experiment names no target, the seeds are its own, or the folder holds trials of another experiment.
     """
-    if not _target(experiment).stated:
+    if not Target.asked(experiment.target, MetricInfo()).stated:
         raise InputError("[target] names nothing to be reached, so there is nothing to tune for; set target.loss")
     if shared := set(budget.seeds) & set(experiment.run.seeds):
         raise InputError(f"--seeds: {min(shared)} is one of run.seeds; tune on seeds that are not reported")
     experiment = experiment.on(FABRICS.find(fabric).device)
-    folder.mkdir(parents=True, exist_ok=True)
+    _claim(folder, experiment, budget)
     calls = [(experiment.as_dict(), fabric, budget, folder, system) for system in experiment.systems]
     run_all(_tune_one, calls, jobs)
     return {system: outcomes(folder / system) for system in experiment.systems}
+
+
+def _claim(folder: Path, experiment: Experiment, budget: Budget) -> None:
+    """Write down what each system's trials are of; InputError where a folder holds those of something else."""
+    data = experiment.as_dict()
+    for system, options in data["systems"].items():
+        alone = {**data, "systems": {system: options}}
+        asked = msgspec.json.encode({"experiment": alone, "seeds": budget.seeds}, order="sorted")
+        path = folder / system / ASKED_FILE
+        if path.is_file() and path.read_bytes() != asked:
+            raise InputError(f"{path.parent}: holds trials of another experiment or on other seeds; name another --out")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, asked.decode())
 
 
 def outcomes(folder: Path) -> list[Outcome]:
@@ -181,12 +195,6 @@ def _with(experiment: Experiment, system: str, options: Mapping[str, Any], seeds
     }
 
 
-def _target(experiment: Experiment) -> Target:
-    it = experiment.target
-    value = None if isinstance(it.value, msgspec.UnsetType) else it.value
-    return Target(it.loss, it.accuracy, value=value)
-
-
 def _outcome(experiment: Experiment, folder: Path, options: dict[str, Any]) -> Outcome:
     """The mean time to the target over the seeds; where one misses it, longer than any by how far it does."""
     run = load_run(folder)
@@ -221,7 +229,7 @@ def tuned(experiment: Experiment, found: Mapping[str, Sequence[Outcome]], budget
     """The experiment with what was found for each system, as TOML, and a comment that says why."""
     import tomli_w
 
-    data, target = _stated(experiment.as_dict()), _target(experiment)
+    data, target = _stated(experiment.as_dict()), Target.asked(experiment.target, MetricInfo())
     systems = {name: {**data["systems"].get(name, {}), **best(trials).options} for name, trials in found.items()}
     seeds = ", ".join(map(str, budget.seeds))
     lines = [

@@ -8,6 +8,7 @@ import pytest
 from small_runs import experiment
 
 from testbed.cli.command_line import main
+from testbed.errors import InputError
 from testbed.harness import sensitivity
 from testbed.harness.sensitivity import AXES, Axis
 
@@ -24,6 +25,8 @@ def test_a_slower_wan_is_worth_more_to_who_sends_less(small_data: None, tmp_path
     assert (tmp_path / sensitivity.TABLE).is_file()
     again = sensitivity.play(experiment(systems=SYSTEMS), [WAN], 4, tmp_path, jobs=1)
     assert again.equals(frame), "what was played is not played again"
+    with pytest.raises(InputError, match="holds runs of another experiment; name another folder with --out"):
+        sensitivity.play(experiment(systems=SYSTEMS), [WAN], 6, tmp_path, jobs=1)
 
 
 @pytest.mark.parametrize("axis", AXES, ids=lambda axis: axis.name)

@@ -66,6 +66,15 @@ def test_what_is_reported_is_not_tuned_on(tmp_path: Path) -> None:
         tune.tune(small(target={}), "virtual", BUDGET, tmp_path, jobs=1)
 
 
+def test_a_folder_of_other_trials_is_not_taken_for_these(tmp_path: Path) -> None:
+    it = small()
+    tune._claim(tmp_path, it, BUDGET)
+    tune._claim(tmp_path, small(systems={"gaia": {}}), Budget(trials=9, seeds=BUDGET.seeds))  # more trials, one system
+    for other, budget in ((small(target={"loss": 2.0}), BUDGET), (it, Budget(3, (101,)))):
+        with pytest.raises(InputError, match="holds trials of another experiment or on other seeds"):
+            tune._claim(tmp_path, other, budget)
+
+
 def test_a_system_has_its_own_knobs_and_what_it_is_of() -> None:
     it = small(systems={"dgc": {}, "mine": {"of": "diloco", "rate": 0.3}, "weightgrad": {"momentum": 0.5}})
     assert set(tune.knobs(it, "dgc")) == {"rate", "momentum", "sparsity"}

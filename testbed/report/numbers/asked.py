@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,7 +19,8 @@ from msgspec.structs import force_setattr
 
 from testbed.errors import InputError
 from testbed.experiment.schema import Experiment, Topology
-from testbed.record.info import MODELLED_NETWORK, RunInfo
+from testbed.experiment.schema import Target as Asked
+from testbed.record.info import MODELLED_NETWORK, MetricInfo, RunInfo
 from testbed.workloads import Data, Model
 from testbed.workloads.config import Training
 
@@ -107,10 +108,14 @@ class Target:
     @classmethod
     def of(cls, info: RunInfo) -> Target:
         """The target in the experiment of a run; empty where it names none."""
-        asked = experiment_of(info).target
+        return cls.asked(experiment_of(info).target, info.metric)
+
+    @classmethod
+    def asked(cls, asked: Asked, main: MetricInfo) -> Target:
+        """The target of an experiment whose data has this main metric."""
         model = asked.model if isinstance(asked.model, str) else ""
         if isinstance(asked.metric, str) and isinstance(asked.value, float):
-            better = info.metric.better if asked.metric == info.metric.name else "higher"
+            better = main.better if asked.metric == main.name else "higher"
             return cls(asked.loss, asked.accuracy, asked.window, asked.metric, asked.value, better, model)
         return cls(asked.loss, asked.accuracy, asked.window, model=model)
 
@@ -140,6 +145,11 @@ class Target:
             return None
         gap = self.value - tests[self.metric]
         return gap if self.better == "higher" else -gap
+
+
+def reported(models: Collection[str], asked: str = "") -> str:
+    """Which of a system's models it reports: the one asked for, where it has that; else its quantized one, if any."""
+    return asked if asked in models else "quantized" if "quantized" in models else "full"
 
 
 def spoken(metric: str) -> str:

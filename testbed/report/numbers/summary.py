@@ -35,6 +35,7 @@ metric, final_metric           the data set's main metric, and its last value of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ import pandas as pd
 
 from testbed.record.reader import Result, Run, load
 from testbed.report.numbers import prices, reached
-from testbed.report.numbers.asked import Target, data_name, model_name
+from testbed.report.numbers.asked import Target, data_name, model_name, reported
 from testbed.report.numbers.interval import half_width
 
 BASELINE = "baseline"
@@ -92,7 +93,8 @@ def summarize(run: Run, baseline: str = BASELINE) -> pd.DataFrame:
 
 def measure(run: Run, target: Target | None = None) -> pd.DataFrame:
     """The rows of `summarize` without what relates them to the baseline; `target` replaces the run's own."""
-    info, target = run.info, target or Target.of(run.info)
+    info, own = run.info, Target.of(run.info)
+    target = own if target is None else replace(target, model=own.model)
     shared = {
         "fabric": info.fabric,
         "target": ", ".join(target.in_words),
@@ -116,7 +118,7 @@ def _measure(result: Result, target: Target, metric: str) -> dict[str, Any]:
     row: dict[str, Any] = {"system": result.system, "seed": result.seed, "status": result.status, "steps": len(steps)}
     for model in ("full", "quantized", "ema"):
         row[f"accuracy_{model}"] = _last(tests, model, "accuracy")
-    result_model = _result_model(tests, target)
+    result_model = reported(set(tests["model"]), target.model)
     row["final_accuracy"] = row[f"accuracy_{result_model}"]
     row["final_metric"] = _last(tests, result_model, metric)
     if len(steps):
@@ -133,12 +135,6 @@ def _measure(result: Result, target: Target, metric: str) -> dict[str, Any]:
     if first is not None:
         row |= {"time_to_target_s": first.time_s, "steps_to_target": first.step, "resolution_s": first.resolution_s}
     return row | _traffic(result, first.time_s if first else None)
-
-
-def _result_model(tests: pd.DataFrame, target: Target) -> str:
-    """The model that a system reports: what the target names, where there is that; else its quantized one, if any."""
-    there = set(tests["model"])
-    return target.model if target.model in there else "quantized" if "quantized" in there else "full"
 
 
 def _traffic(result: Result, until_s: float | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from testbed.errors import InputError
 from testbed.record.reader import Result, Run
 from testbed.report.looks import look
 from testbed.report.numbers import traffic
-from testbed.report.numbers.asked import experiment_of
+from testbed.report.numbers.asked import experiment_of, reported
 from testbed.report.numbers.sentences import conditions
 from testbed.report.numbers.summary import BASELINE, aggregate, ratio
 from testbed.report.numbers.wording import NOT_REACHED, duration, is_missing, percent, share, size, times
@@ -100,8 +100,7 @@ def _accuracy_at(result: Result, time_s: float) -> float:
     if not len(result.steps) or result.steps["time_s"].max() < time_s:
         return float("nan")
     tests = result.tests[result.tests["time_s"] <= time_s]
-    models = set(tests["model"])
-    accuracies = tests.loc[tests["model"] == ("quantized" if "quantized" in models else "full"), "accuracy"]
+    accuracies = tests.loc[tests["model"] == reported(set(tests["model"])), "accuracy"]
     return float(accuracies.iloc[-1]) if len(accuracies) else float("nan")
 
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from testbed.record.reader import Run
 from testbed.report.looks import look
-from testbed.report.numbers.asked import Target
+from testbed.report.numbers.asked import Target, reported
 from testbed.report.numbers.interval import half_width
 from testbed.report.numbers.wording import clock
 from testbed.report.pictures import parts
@@ -58,7 +58,7 @@ def _tests(run: Run, frame: pd.DataFrame, system: str) -> pd.DataFrame | None:
     if all(len(r.probes) for r in results):
         seeds = [r.probes for r in results]
     else:
-        model = "quantized" if all((r.tests["model"] == "quantized").any() for r in results) else "full"
+        model = reported(set.intersection(*(set(r.tests["model"]) for r in results)), Target.of(run.info).model)
         seeds = [r.tests[r.tests["model"] == model] for r in results]
     length = min((len(tests) for tests in seeds), default=0)
     if not length or any(run.info.metric.name not in tests for tests in seeds):
