@@ -9,8 +9,9 @@ accumulated to the global server once that is significant. Where the paper leave
    S = ||g_u|| / ||eta * g_ref||, over the whole model, g_ref being the latest step's mean gradient (Algorithm
    3, line 7) or its largest worker gradient (Algorithm 4, line 8).
 2. A round: the global server takes the first g_u as the round's opening, asks the other LPSs for theirs, waits
-   for them up to T_global, and sends the mean of what came, ternarized, to all. An LPS goes on with its steps
-   meanwhile. A contribution that misses its round opens the next one.
+   for them up to T_global, and sends the mean of what came, ternarized, to all. With `pull = "background"` an LPS
+   goes on with its steps meanwhile, as 4.2 B and rule 5 have it; with "blocking" it answers its workers only after
+   the mean (Algorithm 3, line 9 read as a call that returns). A contribution that misses its round opens the next.
 3. `reconcile = "exact"`: on the mean's arrival an LPS replaces its contribution by the mean, so that regions
    differ only by what they have not yet exchanged (and by float32's rounding). `"paper"`: lines 9-10 of
    Algorithm 3 (update with the mean) and lines 10-12 of Algorithm 4 (update with the difference to g_max when
@@ -56,6 +57,7 @@ class WeightGradOptions(Options, frozen=True, forbid_unknown_fields=True):
     ----------
     aggregate : "serial" (Algorithm 4) or "average" (Algorithm 3)
     reconcile : "exact" or "paper", see the module's rule 3
+    pull : "background" or "blocking": whether workers wait while their LPS waits for a mean, see rule 2
     exchange : "ternary" (stochastic, as the paper), or "deterministic-feedback": threshold ternary with error
         feedback (feeding back the stochastic ternary's error would diverge: its error exceeds the signal)
     rate : as of any system ("a smaller learning rate is maintained", 4.3)
@@ -70,6 +72,7 @@ class WeightGradOptions(Options, frozen=True, forbid_unknown_fields=True):
 
     aggregate: Literal["serial", "average"] = "serial"
     reconcile: Literal["exact", "paper"] = "exact"
+    pull: Literal["background", "blocking"] = "background"
     exchange: Literal["ternary", "deterministic-feedback"] = "ternary"
     momentum: Fraction = 0.9
     clip: Positive = 2.5
@@ -196,7 +199,7 @@ class WeightGrad(System):
             pending.reference = await node.compute(self._applying(messages), self._apply, state, messages, step)
             if pending.contribution is None and (reason := self._significant(node, state, pending, step)):
                 await self._contribute(node, state, pending, reason)
-            await self._stop_beyond_t(node, pending)
+            await self._await_mean(node, pending)
             charge = self.task.encoding(self.carrier)
             buffers = await node.compute(charge, self._weights_for_workers, state)
             await node.broadcast(node.workers, Message("weights", step, buffers))
@@ -287,9 +290,14 @@ class WeightGrad(System):
         buffers = await node.compute(charge, self._encode_update, pending.contribution, state.residual, key)
         await node.send(node.global_server, Message(reason, state.step, buffers))
 
-    async def _stop_beyond_t(self, node: Node, pending: Pending) -> None:
-        """T: do not answer the workers while the mean is overdue."""
-        if pending.contribution is None or node.now() - pending.sent_s <= self.options.t_s:
+    async def _await_mean(self, node: Node, pending: Pending) -> None:
+        """Line 9: do not answer the workers before the mean when pulling blocks, and else (T) once it is overdue."""
+        if pending.contribution is None:
+            return
+        if self.options.pull == "blocking":
+            await node.wait(pending.settled, "the mean of its contribution")
+            return
+        if node.now() - pending.sent_s <= self.options.t_s:
             return
         since_s = node.now()
         node.record(Guard(time_s=since_s, node=node.name, guard="T", peer=node.global_server))

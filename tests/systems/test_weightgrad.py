@@ -256,6 +256,22 @@ def test_an_lps_that_waits_longer_than_t_stops_answering_its_workers() -> None:
         assert end.time_s > begin.time_s + 0.5
 
 
+@pytest.mark.parametrize("aggregate", ["serial", "average"])
+def test_a_blocking_pull_answers_the_workers_after_the_mean(aggregate: str) -> None:
+    """The mean takes a round trip of 20 ms; in the background the workers' answer does not wait for it."""
+
+    def answered_after(pull: str) -> list[float]:
+        played = weightgrad(steps=30, pull=pull, aggregate=aggregate, t_s=1e3, **OFTEN)
+        done = [event.time_s for event in played.of(StepDone) if event.node == "a/w0"]
+        sent = [event.time_s for event in played.of(Threshold) if event.node == "a/lps"]
+        assert len(done) == 30
+        assert sent
+        return [min(time for time in done if time > at) - at for at in sent]
+
+    assert max(answered_after("background")) < 0.01
+    assert min(answered_after("blocking")) >= 0.02
+
+
 def test_t_local_holds_the_global_servers_sends_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """b takes seconds to receive a mean: until it has it, a receives nothing."""
     sent: list[float] = []
