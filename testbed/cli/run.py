@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from testbed.cli.options import Commands, add_experiment, count, numbers, points
+from testbed.cli.options import Commands, add_experiment, count, names, numbers, points
 from testbed.errors import InputError
 
 RUN_EXAMPLES = """\
@@ -16,6 +16,7 @@ examples:
   testbed run cifarnet --systems baseline,weightgrad --seeds 0,1,2
   testbed run cifarnet --fabric virtual --set compute.device=m60 --set training.steps=400
   testbed run my.toml --scale paper --device cuda
+  testbed run systems --timing-only --sizes results/systems/20260101-120000-virtual --set topology.wan_factor=0.5
   testbed run --resume results/cifarnet/20260101-120000-virtual
 """
 
@@ -31,6 +32,17 @@ def add(commands: Commands) -> None:
     )
     run.add_argument("--seeds", type=numbers, default=(), metavar="0,1", help="run each system with these seeds")
     run.add_argument("--trace", metavar="CSV", help="let the WAN's capacity follow a trace, see topologies/traces/")
+    run.add_argument(
+        "--timing-only",
+        action="store_true",
+        help="charge computations without making them: times and bytes of the same messages, no losses; simulated",
+    )
+    run.add_argument(
+        "--sizes",
+        metavar="RUN|SYSTEM=PART",
+        help="of a timing-only run, where sizes depend on the data: as in a recorded RUN, or as parts of float32's "
+        "bytes, e.g. dgc=0.002,gaia=0.1",
+    )
     run.add_argument("--device", default="cpu", help="where the math runs: cpu or cuda")
     run.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where records go (results)")
     run.add_argument(
@@ -66,6 +78,10 @@ def _run(options: argparse.Namespace) -> int:
         changes["run.gate"] = False
     if options.trace:
         changes["topology.trace"] = options.trace
+    if options.timing_only:
+        changes["compute.math"] = "none"
+    if options.sizes:
+        changes["compute.sizes"] = _sizes(options.sizes)
     wishes = Wishes(
         target=load.find(options.file).stem,
         device=options.device,
@@ -77,6 +93,17 @@ def _run(options: argparse.Namespace) -> int:
     )
     launch(points(options, changes, options.seeds), wishes)
     return 0
+
+
+def _sizes(text: str) -> str | dict[str, float]:
+    """A run's folder, or parts by system; InputError where it is neither."""
+    if Path(text).is_dir() or "=" not in text:
+        return text
+    pairs = [pair.partition("=") for pair in names(text)]
+    try:
+        return {system: float(part) for system, _, part in pairs}
+    except ValueError:
+        raise InputError(f"--sizes: '{text}' is neither a run's folder nor like dgc=0.002,gaia=0.1") from None
 
 
 def _refuse_beside_resume(options: argparse.Namespace) -> None:
@@ -93,6 +120,8 @@ def _refuse_beside_resume(options: argparse.Namespace) -> None:
         "--device": options.device != "cpu",
         "--out": options.out != Path("results"),
         "--tensorboard": options.tensorboard,
+        "--timing-only": options.timing_only,
+        "--sizes": options.sizes,
     }
     named = [name for name, value in given.items() if value]
     if named:

@@ -87,6 +87,16 @@ class VectorCodec:
         self.layout = layout
         self._pool = BufferPool()
 
+    def sizes(self) -> Sequence[int] | None:
+        """Bytes of each buffer of any message; None: that depends on the data."""
+        return None
+
+
+def fixed_sizes(codec: Any) -> Sequence[int] | None:
+    """Bytes of each buffer of any message of a codec; None where that depends on the data, or it does not say."""
+    sizes = getattr(codec, "sizes", None)
+    return None if sizes is None else sizes()
+
 
 def elements(vector: torch.Tensor, layout: Layout) -> Elements:
     """Return the vector's contiguous elements [layout.size] where they are, without a copy if they lie so.
@@ -98,6 +108,8 @@ def elements(vector: torch.Tensor, layout: Layout) -> Elements:
             f"a codec takes a flat float32 vector of {layout.size} elements, "
             f"not {tuple(vector.shape)} of {vector.dtype}"
         )
+    if vector.is_meta:
+        raise CodecError("a timing-only run has no elements to code; the system is to take its codec by `self.coder`")
     x = vector.detach().contiguous()
     return x.numpy() if x.device.type == "cpu" else x
 

@@ -109,4 +109,4 @@ def adding(codec: Any, elements: int, nbytes: Sequence[int]) -> float:
 
 def size_of(buffers: WireBuffers | Iterable[Any]) -> int:
     """Bytes of a message's buffers."""
-    return sum(memoryview(buffer).nbytes for buffer in buffers)
+    return sum(buffer.nbytes if hasattr(buffer, "nbytes") else len(buffer) for buffer in buffers)

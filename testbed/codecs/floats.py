@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -35,6 +37,9 @@ class Float32(VectorCodec):
     def nbytes(self) -> int:
         """Exact bytes of a message."""
         return 4 * self.layout.size
+
+    def sizes(self) -> Sequence[int]:
+        return [self.nbytes]
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Copy the vector; CodecError names the layer that holds NaN or infinity. No random numbers are drawn."""

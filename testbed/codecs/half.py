@@ -16,6 +16,7 @@ A message has two buffers; numbers are little-endian:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -49,6 +50,9 @@ class Half(VectorCodec):
     def nbytes(self) -> int:
         """Exact bytes of a message."""
         return len(self.layout) + 2 * self.layout.size
+
+    def sizes(self) -> Sequence[int]:
+        return [len(self.layout), 2 * self.layout.size]
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Scale and round to nearest, ties to even; CodecError names the layer that holds NaN or infinity."""

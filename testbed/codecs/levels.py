@@ -15,7 +15,7 @@ A message has three buffers; numbers are little-endian:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,6 +83,9 @@ class LevelSum(VectorCodec):
         self._stretches, self._runs = stretches(sizes), stretches(lengths)
         self._level_count, self._level_bytes = sum(sizes), sum(lengths)
         self.nbytes = 4 * messages.scale_count + 4 * messages.float_size + self._level_bytes
+
+    def sizes(self) -> Sequence[int]:
+        return [4 * self._format.scale_count, 4 * self._format.float_size, self._level_bytes]
 
     def sum(self, messages: Iterable[WireBuffers]) -> Levels:
         """Add ternary messages; the float layers in float32, in the order given.

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from testbed.codecs.base import Buffers, Codec, Key, WireBuffers, elements
+from testbed.codecs.base import Buffers, Codec, Key, WireBuffers, elements, fixed_sizes
 from testbed.codecs.buffers import BufferPool
 from testbed.codecs.costs import cost_of, cost_with_feedback
 from testbed.layout import Layout
@@ -60,6 +61,7 @@ class Forgetful:
         self.decode = codec.decode
         self.add = adder(codec)
         self.cost = cost_of(codec)
+        self.sizes = partial(fixed_sizes, codec)
 
     def start(self) -> None:
         """There is nothing to remember."""
@@ -94,6 +96,7 @@ class ErrorFeedback:
         self.decode = codec.decode
         self.add = adder(codec)
         self.cost = cost_with_feedback(codec)
+        self.sizes = partial(fixed_sizes, codec)
         self._fused = getattr(codec, "encode_with_feedback", None)
         self._pool = BufferPool()
 

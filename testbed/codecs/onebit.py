@@ -19,6 +19,8 @@ A message has two buffers; numbers are little-endian:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -68,6 +70,9 @@ class OneBit(VectorCodec):
         self._mean_count = sum(2 * columns.count for columns in self._columns)
         self._sign_bytes = sum(columns.nbytes for columns in self._columns)
         self.nbytes = 4 * self._mean_count + self._sign_bytes
+
+    def sizes(self) -> Sequence[int]:
+        return [4 * self._mean_count, self._sign_bytes]
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Code without feedback; CodecError names the layer that holds NaN or infinity."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 import torch
 
-from testbed.codecs.base import Buffers, Codec, Key, VectorCodec, WireBuffers, elements, room
+from testbed.codecs.base import Buffers, Codec, Key, VectorCodec, WireBuffers, elements, fixed_sizes, room
 from testbed.codecs.costs import cost_of
 from testbed.codecs.memory import Remembering, remembering
 from testbed.codecs.selection import Selection
@@ -37,6 +37,10 @@ class Partial(VectorCodec):
         self.part = Layout(tuple(replace(layer, offset=offset) for layer, offset in moved))
         self.codec = remembering(make(self.part))
         self.cost = cost_of(self.codec)
+
+    def sizes(self) -> Sequence[int] | None:
+        part = fixed_sizes(self.codec)
+        return None if part is None else [*part, self.selection.nbytes]
 
     def start(self) -> Any:
         """The codec's own memory."""

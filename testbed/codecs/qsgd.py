@@ -23,6 +23,7 @@ Laplacian values with norm "max", 1.46 and 1.36 with norm "euclidean". Above 7 l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -112,6 +113,11 @@ class QSGD(VectorCodec):
     def fixed_nbytes(self) -> int:
         """Exact bytes of a message with coding "fixed"."""
         return 4 * self._bucket_count + self.selection.nbytes + self._level_bytes
+
+    def sizes(self) -> Sequence[int] | None:
+        if self.coding == "elias":
+            return None
+        return [4 * self._bucket_count, self.selection.nbytes, self._level_bytes]
 
     def encode(self, vector: torch.Tensor, key: Key) -> Buffers:
         """Quantize at random and code; CodecError names the layer that holds NaN or infinity."""

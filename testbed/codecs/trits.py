@@ -14,7 +14,7 @@ CifarNet (1,068,298 parameters, 8 ternary tensors, the last layer float): 32 + 7
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +67,9 @@ class TritFormat(VectorCodec):
         self.runs = stretches(lengths)
         self.trit_bytes = sum(lengths)
         self.nbytes = 4 * self.scale_count + 4 * self.float_size + self.trit_bytes
+
+    def sizes(self) -> Sequence[int]:
+        return [4 * self.scale_count, 4 * self.float_size, self.trit_bytes]
 
     def scale_of(self, scales: np.ndarray, position: int) -> np.float32:
         """The scale of the ternary layer at this position among the ternary layers."""

@@ -20,7 +20,7 @@ little-endian:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -95,6 +95,9 @@ class Uniform(VectorCodec):
     def nbytes(self, bits: int | None = None) -> int:
         """Exact bytes of a message of so many bits an element."""
         return 1 + 8 * len(self.selection.coded) + self.selection.nbytes + sum(self._lengths(self._bits(bits)))
+
+    def sizes(self) -> Sequence[int]:
+        return [1, 8 * len(self.selection.coded), self.selection.nbytes, sum(self._lengths(self.bits))]
 
     def encode(self, vector: torch.Tensor, key: Key | None = None, bits: int | None = None) -> Buffers:
         """Quantize and pack.

@@ -8,13 +8,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property, lru_cache
+from math import nan
+from pathlib import Path
 
 import msgspec
 import torch
 
+from testbed.codecs.sized import Sizes
 from testbed.errors import InputError, nearest
 from testbed.experiment.schema import Experiment
+from testbed.experiment.sizes import Recorded, Stated, Unknown
+from testbed.layout import Factors
 from testbed.roles.compute import compute_model
 from testbed.roles.roles import Roles
 from testbed.systems import System, Task
@@ -72,7 +78,28 @@ class Assembly:
     def system(self, name: str, seed: int) -> System:
         """The system `name` of the experiment on the task of `seed`."""
         options, kind = self.experiment.systems[name], self.experiment.kind_of(name)
-        return kind(self.task(seed, self.experiment.roles_of(name), clipped=not kind.own_clip), options)
+        task = self.task(seed, self.experiment.roles_of(name), clipped=not kind.own_clip)
+        if not self.experiment.compute.timing_only:
+            return kind(task, options)
+        nothing = torch.empty(task.layout.size, device="meta")
+        learner, sizes = Uncomputed(nothing), self._sizes(name, seed)
+        return kind(replace(task, initial=nothing, learner=lambda worker: learner, sizes=sizes), options)
+
+    def require_sizes(self) -> None:
+        """Of a timing-only run: raise InputError where a system's messages have sizes that nobody knows."""
+        for name in self.experiment.systems:
+            for seed in self.experiment.run.seeds:
+                system = self.system(name, seed)
+                assert system.task.sizes is not None
+                system.task.sizes.require(system.varying)
+
+    def _sizes(self, system: str, seed: int) -> Sizes:
+        """What is known of the messages of a system whose sizes depend on the data."""
+        given = self.experiment.compute.sizes
+        if isinstance(given, str):
+            return Recorded.read(Path(given), system, seed, self.workload.layout.size) or Unknown(system)
+        part = None if isinstance(given, msgspec.UnsetType) else given.get(system)
+        return Unknown(system) if part is None else Stated(part)
 
     def task(self, seed: int, roles: Roles | None = None, clipped: bool = True) -> Task:
         """What is trained with `seed`, by `roles` (those of all systems together when None).
@@ -124,6 +151,21 @@ class Assembly:
         count = self.experiment.run.probe_images
         with threads(len(os.sched_getaffinity(0))):
             return self.workload.evaluate(weights, count), self.workload.train_loss(weights, count)
+
+
+class Uncomputed:
+    """The learner of a timing-only run: gradients of the size of `vector`, no loss."""
+
+    def __init__(self, vector: torch.Tensor) -> None:
+        self._vector = vector
+
+    def gradient(self, weights: torch.Tensor, step: int) -> tuple[float, torch.Tensor]:
+        """No number, and a vector without elements."""
+        return nan, self._vector
+
+    def factors(self, weights: torch.Tensor, step: int) -> tuple[float, torch.Tensor, list[Factors]]:
+        """The same, and no factors."""
+        return nan, self._vector, []
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from testbed.roles.compute import AUTO
+from testbed.roles.compute import AUTO, MEASURED
 from testbed.roles.roles import Roles
 from testbed.systems import SYSTEMS, System
 from testbed.types import Count, Positive
@@ -28,7 +28,9 @@ from testbed.workloads import Data, Model
 from testbed.workloads.config import Training
 
 Asked = Positive | msgspec.UnsetType
-WORKERS_AN_LPS = 5  # WeightGrad, Appendix B.2
+Part = Annotated[float, msgspec.Meta(gt=0, le=1)]
+WORKERS_AN_LPS = 5  # WeightGrad, Appendix B.2; more are a run's own choice, and its record says so
+MOST_WORKERS = 16_384  # in a region
 
 
 class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,14 +48,10 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server_region: str
     trace: str | None = None
     kind: Literal["tree", "flat"] = "tree"
-    workers_per_region: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+    workers_per_region: Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)] = 4
     lan_mbit: Asked = msgspec.UNSET  # unset: no key of `as_dict`, which records hold
     wan_factor: Asked = msgspec.UNSET
     rtt_factor: Asked = msgspec.UNSET
-
-    def __post_init__(self) -> None:
-        if self.kind == "tree" and self.workers_per_region > WORKERS_AN_LPS:
-            raise ValueError(f"workers_per_region: an LPS serves at most {WORKERS_AN_LPS}; use more regions, or flat")
 
 
 class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,10 +61,27 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     modelled device where it is virtual. `dilation` is the factor k by which rates are divided and delays multiplied
     in emulation, "auto" being the smallest at which the real math fits into the modelled device's time (1 when
     measured).
+
+    `math = "none"` makes a run timing-only: computations are charged and not made, messages have their sizes and
+    nothing in them, on the virtual fabric with a modelled device. `sizes` is what it takes the sizes from that depend
+    on the data: the folder of a recorded run of the same systems, or by system a part of float32's bytes.
     """
 
     device: str = AUTO
     dilation: Positive | Literal["auto"] = "auto"
+    math: Literal["full", "none"] | msgspec.UnsetType = msgspec.UNSET  # unset: no key of `as_dict`, which records hold
+    sizes: str | dict[str, Part] | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        if self.sizes is not msgspec.UNSET and self.math != "none":
+            raise ValueError('sizes: a run that computes has its own; with math = "none", or --timing-only')
+        if self.math == "none" and self.device == MEASURED:
+            raise ValueError("device: a timing-only run computes nothing that could be measured; name a device")
+
+    @property
+    def timing_only(self) -> bool:
+        """Whether nothing is computed."""
+        return self.math == "none"
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -131,4 +131,6 @@ def virtual() -> str:
 
 
 def _why_not(kind: FabricKind, experiments: Sequence[Experiment]) -> str:
+    if not kind.virtual_time and any(each.compute.timing_only for each in experiments):
+        return "a timing-only run computes nothing, so its clock cannot be real"
     return next((why for each in experiments if (why := kind.cannot_play(each))), "") or kind.cannot_run_here()

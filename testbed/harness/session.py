@@ -26,7 +26,7 @@ from testbed import plugins
 from testbed.errors import InputError, Interrupted
 from testbed.experiment.assembly import Assembly, threads
 from testbed.experiment.load import from_dict
-from testbed.experiment.schema import Experiment
+from testbed.experiment.schema import WORKERS_AN_LPS, Experiment
 from testbed.fabrics.base import TRACE_LATE_S, Fabric, TraceEnded
 from testbed.fabrics.registry import FABRICS, FabricKind, Setting
 from testbed.fidelity import report as fidelity_report
@@ -77,6 +77,8 @@ def prepare(experiment: Experiment, request: Request) -> Path:
     experiment = experiment.on(kind.device)
     assembly = Assembly(experiment, request.device)
     workload, dataset = assembly.workload, assembly.workload.dataset
+    if experiment.compute.timing_only:
+        assembly.require_sizes()
     began = datetime.now().astimezone()
     folder = request.folder or new_folder(request.results / request.target, new_id(request.fabric))
     folder.mkdir(exist_ok=True)
@@ -110,10 +112,19 @@ def prepare(experiment: Experiment, request: Request) -> Path:
         tensorboard=request.tensorboard,
         command=list(request.command),
         environment=info_file.environment(),
-        notes=list(request.notes),
+        notes=[*request.notes, *_beyond_the_paper(experiment)],
     )
     info_file.write_info(folder, facts)
     return folder.resolve()
+
+
+def _beyond_the_paper(experiment: Experiment) -> list[str]:
+    """What a reader of WeightGrad would not expect of the topology."""
+    top = experiment.topology
+    if top.kind == "flat" or top.workers_per_region <= WORKERS_AN_LPS:
+        return []
+    most = f"WeightGrad's serves at most {WORKERS_AN_LPS} (Appendix B.2)"
+    return [f"A local parameter server serves {top.workers_per_region:,} workers; {most}."]
 
 
 def _metric_info(workload: Workload) -> MetricInfo:
@@ -322,6 +333,8 @@ class _Play:
             stop_at = min((self.clock.step // every + 1) * every, self.steps)
             clock_s = self.fabric.segment(stop_at)
             self.clock = Clock(stop_at, clock_s)
+            if self.experiment.compute.timing_only:  # there is nothing to keep or to test
+                continue
             checkpoint.write(self.folder, self.clock, self.fabric.save, self._evaluate)
             if self.experiment.run.stop_at_target and self._may_stop():
                 break
@@ -339,7 +352,7 @@ class _Play:
 
     @property
     def _probing(self) -> int:
-        return self.experiment.run.probe_steps
+        return 0 if self.experiment.compute.timing_only else self.experiment.run.probe_steps
 
     def _probe(self, step: int, time_s: float, states: Mapping[str, Any]) -> None:
         """Test the model that is reported as it was at a step; the clock does not go on meanwhile."""

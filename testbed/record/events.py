@@ -79,6 +79,14 @@ class Sent(Event, tag="sent", frozen=True, kw_only=True):
     nbytes: int
 
 
+class Size(Event, tag="size", frozen=True, kw_only=True):
+    """A message whose size depends on the data, which `node` sent in `step`: bytes of each buffer."""
+
+    step: int
+    kind: str
+    buffers: list[int]
+
+
 class Capacity(Event, tag="capacity", frozen=True, kw_only=True):
     """Trace replay: WAN link `link` ("src>dst") was set to `goodput_mbit`, `late_s` after the trace's time.
 
@@ -153,6 +161,7 @@ AnyEvent = (
     | Evaluated
     | LinkBytes
     | Sent
+    | Size
     | Capacity
     | Exchange
     | Threshold

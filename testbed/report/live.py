@@ -95,7 +95,8 @@ class Progress:
 
     def _show(self, step: Step) -> None:
         wan = self._wan
-        parts = [f"loss {step.loss:.3f}", f"at {duration(step.time_s)}"]
+        parts = [] if math.isnan(step.loss) else [f"loss {step.loss:.3f}"]
+        parts += [f"at {duration(step.time_s)}"]
         if wan.mbit is not None and self._roles.wan_pairs:
             parts.append(f"WAN {sum(wan.mbit.values()):.1f} Mbit/s, {size(wan.wire_bytes)}")
         self._facts = "  ".join(parts)

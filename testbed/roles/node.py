@@ -18,14 +18,14 @@ from __future__ import annotations
 import asyncio
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from testbed.errors import PeerTimeout, ProtocolError
 from testbed.message import Message
-from testbed.record.events import Event, Sent, StepDone
+from testbed.record.events import Event, Sent, Size, StepDone
 from testbed.roles.compute import Work
 from testbed.roles.mailbox import Mailbox, Reader
 from testbed.roles.roles import Roles
@@ -72,6 +72,8 @@ class Node(ABC):
         self.codec_s = 0.0
         self.probe: Probe | None = None  # where copies of this role's state go, every `probe_steps` steps
         self.probe_steps = 1
+        self.noted: Collection[str] = ()  # kinds of messages whose sizes are recorded
+        self._noted: dict[str, int] = {}  # of each, the step of the last one
         self.mailbox = Mailbox(self.neighbours)
         self._tasks: list[asyncio.Task[None]] = []
         self._servers: list[asyncio.Task[None]] = []
@@ -158,7 +160,17 @@ class Node(ABC):
         sent = self._sent[peer]
         sent[0] += 1
         sent[1] += message.nbytes
+        if message.kind in self.noted:
+            self._note(message)
         await self._transmit(peer, (message, (self.now(), trail.get().hops)))
+
+    def _note(self, message: Message) -> None:
+        """Record the size of a message, once for all that it is sent to."""
+        if self._noted.get(message.kind) == message.step:
+            return
+        self._noted[message.kind] = message.step
+        sizes = [buffer.nbytes for buffer in message.buffers]
+        self.record(Size(time_s=self.now(), node=self.name, step=message.step, kind=message.kind, buffers=sizes))
 
     def arrived(self, peer: str, parcel: Parcel) -> None:
         """A fabric hands in what has come from `peer` at this moment."""

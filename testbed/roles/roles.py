@@ -22,7 +22,7 @@ class Roles:
     Parameters
     ----------
     regions : regions that hold data; each has `workers_per_region` workers and, in the tree, one LPS
-    workers_per_region : at most 5 in the tree (WeightGrad, Appendix B.2)
+    workers_per_region : WeightGrad has at most 5 in the tree (Appendix B.2)
     server_region : where the global server stands; it may be one of `regions`
     kind : "tree" or "flat"
     mesh : LPSs are also each other's neighbours

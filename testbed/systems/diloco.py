@@ -122,7 +122,7 @@ class DiLoCo(RegionalSystem):
     def __init__(self, task: Task, options: DiLoCoOptions) -> None:
         super().__init__(task, options)
         self.fragments = [
-            Fragment(number, place, self._codec(layout))
+            Fragment(number, place, self.coder(self._codec(layout)))
             for number, (place, layout) in enumerate(_fragments(task.layout, options.fragments))
         ]
         self.outer = SGD(momentum=options.outer_momentum, nesterov=bool(options.outer_momentum))

@@ -50,6 +50,7 @@ class Fixed(CodecSystem):
         self.uniform = Uniform(task.layout, self.bits, options.rounding, chosen)
         super().__init__(task, options)
         self.entropy = EntropyCoding(task, options.entropy, dict.fromkeys(HOPS, coded_uniform(self.uniform)))
+        self.varying |= self.entropy.kinds
 
     def codec(self, sender: Sender) -> Codec | Remembering:
         return ErrorFeedback(self.uniform) if self.options.feedback else self.uniform

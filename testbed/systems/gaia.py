@@ -25,12 +25,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
-import numpy as np
 import torch
 
+from testbed.codecs.base import Key
+from testbed.codecs.sized import Sized
 from testbed.codecs.sparse import Sparse
 from testbed.message import Message
 from testbed.record.events import Guard
@@ -109,7 +110,7 @@ class Gaia(RegionalSystem):
 
     def __init__(self, task: Task, options: GaiaOptions) -> None:
         super().__init__(task, options)
-        self.sparse = Sparse(task.layout)
+        self.sparse = self.coder(Sparse(task.layout), "update")
 
     def initial_state(self, name: str) -> WorkerState | LPSState | GlobalState:
         if name in self.task.roles.workers:
@@ -130,7 +131,7 @@ class Gaia(RegionalSystem):
             node.spawn_server(self._receive(node, state, outboxes, mirrors))
         async for step in node.steps(state):
             gradients = await node.collect(node.workers)
-            update = await node.compute(self._stepping(gradients), self._step, state, gradients, step)
+            update = await node.compute(self._stepping(gradients), self._step, node, state, gradients, step)
             for peer in peers:
                 await node.send(peer, Message("clock", step + 1))
                 if update is not None:
@@ -145,9 +146,12 @@ class Gaia(RegionalSystem):
         """What `_step` does: the update, adding it to v (3 passes), telling what is significant (4), coding that."""
         return self.task.encoding(self.sparse, self.updating(gradients) + self.task.passes(3 + 4))
 
-    def _step(self, state: LPSState, gradients: list[Message], step: int) -> Message | None:
+    def _step(self, node: Node, state: LPSState, gradients: list[Message], step: int) -> Message | None:
         """The region's update; what of it (and of earlier ones) has become significant, as a message."""
         state.untold.add_(self.update(state, gradients, step, len(self.task.roles.workers)))
+        if self.task.timing_only:
+            buffers = self.sparse.encode(state.untold, Key(self.task.seed, self.task.roles.stream_of(node.name), step))
+            return Message("update", step, buffers) if buffers else None
         threshold = self._threshold(step)
         told = torch.where(state.untold.abs() > threshold * state.weights.abs(), state.untold, 0.0)
         state.untold.sub_(told)
@@ -192,8 +196,10 @@ class Gaia(RegionalSystem):
             outbox.announced = late[-1].step
             await node.send(peer, Message("indexes", outbox.announced, indexes))
 
-    def _indexes(self, updates: list[Message]) -> list[np.ndarray]:
+    def _indexes(self, updates: list[Message]) -> list[Any]:
         """Which parameters the updates change: a sparse message without its values."""
+        if self.task.timing_only:  # as if no two changed the same
+            return [Sized(sum(update.buffers[k].nbytes for update in updates)) for k in range(2)]
         changed = torch.zeros_like(self.task.initial)
         for update in updates:
             changed.add_(self.sparse.decode(update.buffers).abs())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import torch
@@ -23,6 +23,7 @@ from testbed.codecs.base import Buffers, Codec, Key
 from testbed.codecs.factors import Dithered, FactorCodec, LloydMax, MinimumError, Unquantized, multiply
 from testbed.codecs.floats import Float32
 from testbed.codecs.qsgd import QSGD
+from testbed.codecs.sized import Sized
 from testbed.codecs.ternary import Ternary
 from testbed.errors import ProtocolError
 from testbed.layout import Factors, Layout
@@ -101,8 +102,11 @@ class ISGQ(System):
         self.factors = self.factor_codec() if options.quantize else Unquantized(task.layout, self.samples)
         rest = {layer.name for layer in task.layout.rest}
         self.rest = [layer for layer in task.layout if layer.name in rest]
-        self.others = _codec(options.convolutions, task.layout.rest)
-        self.mean = _codec("float32" if options.answer == "factors" else options.answer, task.layout)
+        self.others = self.coder(_codec(options.convolutions, task.layout.rest), "factors")
+        self.mean = self.coder(
+            _codec("float32" if options.answer == "factors" else options.answer, task.layout), "mean"
+        )
+        self.varying.add("factors")
 
     @abstractmethod
     def factor_codec(self) -> FactorCodec:
@@ -175,8 +179,12 @@ class ISGQ(System):
 
     # The math
 
-    def _encode(self, worker: int, step: int, others: torch.Tensor, factors: Sequence[Factors]) -> Buffers:
+    def _encode(self, worker: int, step: int, others: torch.Tensor, factors: Sequence[Factors]) -> list[Any]:
         """A worker's message: first the factors, then the rest, if there is any."""
+        if self.task.sizes is not None:
+            sender = self.task.roles.workers[worker]
+            known = self.task.sizes.buffers(sender, step, "factors", self.task.layout.size)
+            return [Sized(nbytes) for nbytes in known]
         buffers = self.factors.encode(factors, self._key(worker, step))
         if others.numel():
             buffers += self.others.encode(others, Key(self.task.seed, worker, step))
@@ -188,6 +196,8 @@ class ISGQ(System):
 
     def _multiply(self, message: Message) -> torch.Tensor:
         """The mean gradient [layout.size] of the messages of all workers, which come in the order of the workers."""
+        if self.task.timing_only:
+            return torch.empty_like(self.task.initial)
         parts, left = divmod(len(message.buffers), self.workers)
         if left:
             raise ProtocolError(f"{len(message.buffers)} buffers are not the messages of {self.workers} workers")

@@ -64,6 +64,7 @@ class QSGD(CodecSystem):
         super().__init__(task, options)
         quantized = [hop for hop in HOPS if self.codec(hop[0]) is self.quantizer]
         self.entropy = EntropyCoding(task, options.entropy, dict.fromkeys(quantized, coded_qsgd(self.quantizer)))
+        self.varying |= self.entropy.kinds
 
     def codec(self, sender: Sender) -> Codec:
         if sender == "gs" and self.options.answer == "float32":

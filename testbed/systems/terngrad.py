@@ -76,7 +76,7 @@ class TernGrad(System):
         )
         self.regional = LevelSum(self.ternary, task.roles.workers_per_region)
         self.total = LevelSum(self.ternary, len(task.roles.workers))
-        self.floats = Float32(task.layout)
+        self.floats = self.coder(Float32(task.layout))
         self.trits = costs.Priced(task.layout, "trits summed as levels")
         coders = {
             ("worker", "ternary"): EntropyCoded(self.ternary),
@@ -84,6 +84,8 @@ class TernGrad(System):
             ("gs", "levels"): coded_levels(self.total, self.ternary),
         }
         self.entropy = EntropyCoding(task, options.entropy, coders)
+        self.varying |= self.entropy.kinds
+        self.ternary, self.regional, self.total = map(self.coder, (self.ternary, self.regional, self.total))
 
     def initial_state(self, name: str) -> Replica | ServerState | GlobalState:
         if name in self.task.roles.workers:

@@ -148,11 +148,12 @@ class WeightGrad(System):
 
     def __init__(self, task: Task, options: WeightGradOptions) -> None:
         super().__init__(task, options)
-        self.gradients = Ternary(task.layout, options.clip)
-        self.weights = ThresholdTernary(task.layout)
-        self.floats = Float32(task.layout)
+        self.gradients = self.coder(Ternary(task.layout, options.clip))
+        self.weights = self.coder(ThresholdTernary(task.layout))
+        self.floats = self.coder(Float32(task.layout))
         self.carrier = self.weights if options.quantize_weights else self.floats  # of weights to the workers
         self.exchange = self.gradients if options.exchange == "ternary" else self.weights  # of updates
+        self.varying.add("significant")  # when such messages are sent depends on the data
         self.epoch_steps = options.epoch_steps or task.training.epoch_steps(task.images)
 
     def initial_state(self, name: str) -> WorkerState | LPSState | GlobalState:
@@ -223,6 +224,8 @@ class WeightGrad(System):
 
     def _apply(self, state: LPSState, messages: Sequence[Message], step: int) -> torch.Tensor:
         """Update the weights and g_u; return the weight change that g_ref made."""
+        if self.task.timing_only:
+            return state.update
         gradients = [self.gradients.decode(message.buffers) for message in messages]
         mean = torch.stack(gradients).mean(0)
         if self.options.aggregate == "average":
@@ -263,6 +266,8 @@ class WeightGrad(System):
 
     def _significant(self, node: Node, state: LPSState, pending: Pending, step: int) -> str:
         """Why g_u goes to the global server now: "significant", "interval" (T is over), or "" for not yet."""
+        if self.task.sizes is not None:
+            return "significant" if self.task.sizes.significant(node.name, step) else self._interval(node, state)
         assert pending.reference is not None and state.threshold is not None
         reference = float(torch.linalg.vector_norm(pending.reference))
         significance = float(torch.linalg.vector_norm(state.update)) / reference if reference else 0.0
@@ -277,6 +282,9 @@ class WeightGrad(System):
                 )
             )
             return "significant"
+        return self._interval(node, state)
+
+    def _interval(self, node: Node, state: LPSState) -> str:
         return "interval" if node.now() - state.last_exchange_s >= self.options.t_s else ""
 
     async def _contribute(self, node: Node, state: LPSState, pending: Pending, reason: str) -> None:
@@ -323,7 +331,7 @@ class WeightGrad(System):
         """Take the mean of a round in; `numbers[0]` says whether this region's contribution is part of it."""
         mean = self._decode_update(message)
         own = pending.contribution if message.numbers[0] else None
-        if self.options.reconcile == "exact":
+        if self.options.reconcile == "exact" or self.task.timing_only:
             if own is not None:
                 state.weights.add_(own)
             state.weights.sub_(mean)

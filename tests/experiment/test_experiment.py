@@ -62,10 +62,7 @@ WRONG = [
     ("topology.regions=['us-east-1', 'us-east-1']", "mine.toml: topology.regions: a region is named twice"),
     ("topology.regions=[]", "mine.toml: topology.regions is []: expected array of length >= 1"),
     ("topology.server_region=mars", "topology.server_region: profile weightgrad-ec2 has no region 'mars'; known: us-"),
-    (
-        "topology.workers_per_region=6",
-        "mine.toml: topology.workers_per_region: an LPS serves at most 5; use more regions, or flat",
-    ),
+    ("topology.workers_per_region=99999", "mine.toml: topology.workers_per_region is 99999: expected int <= 16384"),
     ("topology.kind=flat", "mine.toml: systems.weightgrad: topology.kind is 'flat'; it needs 'tree'"),
     ("network.tcp_window_kb=1", "mine.toml: network.tcp_window_kb is 1: expected float >= 1.448"),
     ("network.slowstart=true", "mine.toml: unknown key 'network.slowstart'; did you mean 'slow_start'?"),

@@ -89,6 +89,11 @@ def is_modelled(info: RunInfo) -> bool:
     return info.delay_mechanism == MODELLED_NETWORK
 
 
+def timing_only(info: RunInfo) -> bool:
+    """Whether nothing was computed in a run, so that it has times and bytes and no losses."""
+    return experiment_of(info).compute.timing_only
+
+
 @dataclass(frozen=True)
 class Target:
     """What systems are timed to: a training loss (mean of `window` steps), a test accuracy, or both; or another metric.
@@ -107,7 +112,9 @@ class Target:
 
     @classmethod
     def of(cls, info: RunInfo) -> Target:
-        """The target in the experiment of a run; empty where it names none."""
+        """The target in the experiment of a run; empty where it names none, and where nothing was trained."""
+        if timing_only(info):
+            return cls()
         return cls.asked(experiment_of(info).target, info.metric)
 
     @classmethod

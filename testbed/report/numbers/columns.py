@@ -37,7 +37,9 @@ def _steps(value: float) -> str:
 
 
 def result(frame: pd.DataFrame) -> list[Column]:
-    """Steps, loss and accuracies of the models there are."""
+    """Steps, loss and accuracies of the models there are; of runs in which nothing was computed, the steps."""
+    if all_timing_only(frame):
+        return [Column("steps", "steps", _steps)]
     columns = [
         Column("steps", "steps", _steps),
         Column("final loss", "final_loss", _loss),
@@ -50,6 +52,11 @@ def result(frame: pd.DataFrame) -> list[Column]:
     if _others(frame):
         shown_if_any["final_accuracy"] = "final_accuracy"
     return [c for c in columns if c.metric not in shown_if_any or frame[shown_if_any[c.metric]].notna().any()]
+
+
+def all_timing_only(frame: pd.DataFrame) -> bool:
+    """Whether nothing was computed in any row."""
+    return "timing_only" in frame and len(frame) > 0 and bool(frame["timing_only"].all())
 
 
 def _others(frame: pd.DataFrame) -> list[str]:
@@ -65,6 +72,8 @@ def timing(frame: pd.DataFrame, over: Sequence[str] = (BASELINE,)) -> list[Colum
     if (frame["target"] != "").any():
         columns.append(Column("time to target", "time_to_target_s", duration))
         columns += [Column(_over(system), speedup_metric(system), times) for system in over]
+    else:
+        columns += [Column("per step", "mean_step_s", duration), Column("step speedup", "step_speedup", times)]
     if loss and accuracy:
         columns.append(Column("time to accuracy", "time_to_accuracy_s", duration))
         columns.append(Column("speedup to it", "speedup_to_accuracy", times))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from testbed.record.reader import Result, Run
-from testbed.report.numbers.asked import Target
+from testbed.report.numbers.asked import Target, timing_only
 from testbed.report.numbers.interval import half_width
 from testbed.report.numbers.reached import recent, running_mean
 
@@ -36,8 +36,10 @@ def curves_of(run: Run) -> list[Curve]:
     What is smooth is what the target is judged by, so that a line crosses it where the table says it did: the loss of
     the model that is reported where it was tested as the run went on, else the running mean of the workers'.
     """
+    curves: list[Curve] = []
+    if timing_only(run.info):
+        return curves
     window = Target.of(run.info).window
-    curves = []
     for system in dict.fromkeys(result.system for result in run.results):
         results = [r for r in run.results if r.system == system and len(r.steps)]
         seeds = [r.steps for r in results]

@@ -9,7 +9,7 @@ import pandas as pd
 from testbed.record.info import DONE, MetricInfo, RunInfo
 from testbed.record.reader import Run
 from testbed.report.looks import look
-from testbed.report.numbers.asked import Target, data_name, experiment_of, is_modelled, model_name
+from testbed.report.numbers.asked import Target, data_name, experiment_of, is_modelled, model_name, timing_only
 from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate
 from testbed.report.numbers.wording import duration, is_missing, percent, times
 
@@ -30,11 +30,12 @@ def conditions(run: Run) -> str:
         f"delay by {info.delay_mechanism}" if info.delay_mechanism and not is_modelled(info) else "",
         f"time dilation {info.dilation:g}",
         f"compute: {info.compute}" if info.compute else "",
+        "timing only: nothing was computed" if timing_only(info) else "",
         f"TCP window {tcp.tcp_window_kb:g} kB" if tcp.tcp_window_kb else "",
         "TCP slow start" if tcp.slow_start else "",
         f"{len(regions)} × {workers} workers" if regions and workers else "",
         model_name(info),
-        data_name(info),
+        "" if timing_only(info) else data_name(info),
         f"batch {batch}" if batch else "",
         *(f"target {words}" + (f" ({judged(info)})" if words.startswith("loss") else "") for words in target.in_words),
     ]
@@ -50,7 +51,8 @@ def judged(info: RunInfo) -> str:
 def caveats(run: Run, frame: pd.DataFrame) -> list[str]:
     """What a reader must know before believing a number, most important first."""
     said = []
-    if run.info.data.stand_in:
+    trained = not timing_only(run.info)
+    if run.info.data.stand_in and trained:
         note = f" ({run.info.data.note})" if run.info.data.note else ""
         name = data_name(run.info).removeprefix("stand-in for ")
         said.append(f"STAND-IN DATA: generated images in the place of {name}{note}; accuracies say nothing about it.")
@@ -63,7 +65,7 @@ def caveats(run: Run, frame: pd.DataFrame) -> list[str]:
         f"{row.system} seed {row.seed} is {row.status}: {row.steps:,} steps recorded." for row in ends.itertuples()
     ]
     short = frame.loc[frame["steps"].between(1, FINAL_STEPS - 1), "steps"]
-    if len(short):
+    if len(short) and trained:
         said.append(f"Fewer than {FINAL_STEPS} steps: the final loss is the mean of all of them.")
     if len(frame) and BASELINE not in set(frame["system"]):
         said.append("No baseline in this run: speedup and compression have nothing to be measured against.")
@@ -71,7 +73,9 @@ def caveats(run: Run, frame: pd.DataFrame) -> list[str]:
 
 
 def verdict(run: Run, frame: pd.DataFrame) -> str:
-    """Which system reached the target first, in one sentence."""
+    """Which system reached the target first, or where nothing was computed has the shortest step, in one sentence."""
+    if timing_only(run.info) and frame["mean_step_s"].notna().any():
+        return _shortest_step(frame)
     target = Target.of(run.info)
     if not target.stated or not len(frame):
         return ""
@@ -85,6 +89,14 @@ def verdict(run: Run, frame: pd.DataFrame) -> str:
     if first["system"] == BASELINE or is_missing(speedup):
         return sentence
     return f"{sentence}: {times(speedup)} sooner than {look(BASELINE).label.lower()}"
+
+
+def _shortest_step(frame: pd.DataFrame) -> str:
+    first = aggregate(frame).sort_values("mean_step_s", kind="stable").iloc[0]
+    sentence = f"A step takes {look(first['system']).label} the least time, {duration(first['mean_step_s'])}"
+    if first["system"] == BASELINE or is_missing(first["step_speedup"]):
+        return sentence
+    return f"{sentence}: {times(first['step_speedup'])} less than {look(BASELINE).label.lower()}"
 
 
 def fidelity(info: RunInfo) -> str:
@@ -111,7 +123,7 @@ def headlines(run: Run, frame: pd.DataFrame) -> list[str]:
 
 
 def _verdict(record: dict[str, Any], base: dict[str, Any], target: Target, metric: MetricInfo) -> str:
-    parts = [_speed(record, base, target)] if target.stated else []
+    parts = [_speed(record, base, target)] if target.stated else [_step(record, base)]
     gap = record["final_accuracy"] - base["final_accuracy"]
     if metric.name != "accuracy" and not is_missing(record["final_metric"] - base["final_metric"]):
         parts.append(f"{metric.label} {record['final_metric']:.3f} against {base['final_metric']:.3f}")
@@ -121,6 +133,13 @@ def _verdict(record: dict[str, Any], base: dict[str, Any], target: Target, metri
     if not is_missing(record["compression"]):
         parts.append(f"{_ratio(record['compression'], 'fewer', 'more')} WAN bytes per step")
     return "; ".join(parts) or "nothing to compare was measured"
+
+
+def _step(record: dict[str, Any], base: dict[str, Any]) -> str:
+    mine, theirs = record["mean_step_s"], base["mean_step_s"]
+    if is_missing(record["step_speedup"]):
+        return "no step was recorded"
+    return f"{_ratio(record['step_speedup'], 'less', 'more')} time a step, {duration(mine)} against {duration(theirs)}"
 
 
 def _speed(record: dict[str, Any], base: dict[str, Any], target: Target) -> str:

@@ -44,7 +44,7 @@ import pandas as pd
 
 from testbed.record.reader import Result, Run, load
 from testbed.report.numbers import prices, reached
-from testbed.report.numbers.asked import Target, data_name, model_name, reported
+from testbed.report.numbers.asked import Target, data_name, model_name, reported, timing_only
 from testbed.report.numbers.interval import half_width
 
 BASELINE = "baseline"
@@ -58,7 +58,7 @@ COLUMNS = (
     *("mean_codec_s", "mean_lan_s", "mean_wan_s", "mean_waiting_s"),
     *("time_to_accuracy_s", "speedup_to_accuracy", "wan_bytes_to_target", "egress_usd"),
     *("accuracy_full", "accuracy_quantized", "accuracy_ema", "model", "data", "profile", "compute", "dilation"),
-    *("metric", "final_metric"),
+    *("metric", "final_metric", "step_speedup", "timing_only"),
 )
 METRICS = (
     *("steps", "final_loss", "final_accuracy", "time_s", "time_to_target_s", "wan_bytes", "lan_bytes"),
@@ -66,9 +66,9 @@ METRICS = (
     *("mean_codec_s", "mean_lan_s", "mean_wan_s", "mean_waiting_s"),
     *("time_to_accuracy_s", "speedup_to_accuracy", "wan_bytes_to_target", "egress_usd"),
     *("accuracy_full", "accuracy_quantized", "accuracy_ema", "final_metric"),
-    *("resolution_s", "speedup_resolution", "accuracy_vs_baseline"),
+    *("resolution_s", "speedup_resolution", "accuracy_vs_baseline", "step_speedup"),
 )
-RATIOS = ("compression", "speedup_vs_baseline", "speedup_to_accuracy")  # and any speedup_over_<system>
+RATIOS = ("compression", "speedup_vs_baseline", "speedup_to_accuracy", "step_speedup")  # and any speedup_over_<system>
 SPENT = ("compute", "codec", "lan", "wan", "waiting")  # where a step's time went: mean_<name>_s
 REACHED = {"reached": "time_to_target_s", "reached_accuracy": "time_to_accuracy_s"}  # counted by `aggregate`
 _INTEGERS = ("wan_bytes", "lan_bytes", "steps_to_target", "wan_bytes_to_target")
@@ -104,6 +104,7 @@ def measure(run: Run, target: Target | None = None) -> pd.DataFrame:
         "compute": info.compute,
         "dilation": info.dilation,
         "metric": info.metric.name,
+        "timing_only": timing_only(info),
     }
     rows = [{**_measure(result, target, info.metric.name), **shared} for result in run.results]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
@@ -174,12 +175,13 @@ def _last(evaluations: pd.DataFrame, model: str, metric: str) -> float:
 
 
 def relate(frame: pd.DataFrame, baseline: str = BASELINE, by: Sequence[str] = ("seed",)) -> pd.DataFrame:
-    """Fill `compression` and both speedups: each row against the baseline's with the same `by`."""
+    """Fill `compression` and the speedups: each row against the baseline's with the same `by`."""
     per_step = frame["wan_bytes"].astype("float64") / frame["steps"].where(frame["steps"] > 0)
     times = frame.assign(wan_per_step=per_step)
     return frame.assign(
         compression=ratio(times, "wan_per_step", baseline, by),
         speedup_vs_baseline=ratio(times, "time_to_target_s", baseline, by),
+        step_speedup=ratio(times, "mean_step_s", baseline, by),
         speedup_to_accuracy=ratio(times, "time_to_accuracy_s", baseline, by),
         speedup_resolution=_resolution(times, baseline, by),
         accuracy_vs_baseline=frame["final_accuracy"] - of_system(frame, "final_accuracy", baseline, by),

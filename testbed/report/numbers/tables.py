@@ -20,15 +20,15 @@ def rows(frame: pd.DataFrame, by: Sequence[str] = ("system",)) -> tuple[list[str
     """
     shown = {"lan_bytes"} if frame["wan_bytes"].eq(0).fillna(False).all() else {"wan_bytes", "compression"}
     traffic = [column for column in columns.traffic(frame) if column.metric in shown]
-    speedup = Column("speedup", speedup_metric(BASELINE), times)
-    return table(frame, by, [*columns.result(frame), *columns.timing(frame, over=()), *traffic, speedup])
+    speedup = [Column("speedup", speedup_metric(BASELINE), times)] if (frame["target"] != "").any() else []
+    return table(frame, by, [*columns.result(frame), *columns.timing(frame, over=()), *traffic, *speedup])
 
 
 def compared_tables(found: Comparison) -> dict[str, tuple[list[str], list[list[str]]]]:
     """The tables of a comparison, heads and cells, by title."""
     frame = with_rest(found.frame)
     parts = {
-        "Loss and accuracy": columns.result(frame),
+        "Steps" if columns.all_timing_only(frame) else "Loss and accuracy": columns.result(frame),
         "Time": columns.timing(frame, (BASELINE, *found.over)),
         "Traffic": columns.traffic(frame),
         "Where a step's time went": columns.spent(frame),

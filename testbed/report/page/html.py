@@ -15,7 +15,7 @@ from testbed.files import write_whole
 from testbed.record.info import RunInfo
 from testbed.record.reader import Run
 from testbed.report.numbers import prices
-from testbed.report.numbers.asked import Target, experiment_of, flat, is_modelled
+from testbed.report.numbers.asked import Target, experiment_of, flat, is_modelled, timing_only
 from testbed.report.numbers.compare import compare
 from testbed.report.numbers.sentences import caveats, conditions, fidelity, headlines, title, verdict
 from testbed.report.numbers.summary import read, wan_only
@@ -87,6 +87,8 @@ def _facts(run: Run, frame: pd.DataFrame) -> dict[str, Any]:
 def question(run: Run) -> str:
     """What the run was to find out, in a sentence."""
     where = f"On the WAN of profile {run.info.profile}" if run.info.profile else "On this WAN"
+    if timing_only(run.info):
+        return f"{where}, how long does a step of each system take, and what does it put on the wire?"
     target = Target.of(run.info)
     goal = f"reach {' and '.join(target.in_words)}" if target.stated else "train"
     return f"{where}, how soon does each system {goal}, and what does it put on the wire?"

@@ -14,7 +14,7 @@ from testbed.errors import InputError
 from testbed.record.reader import Result, Run
 from testbed.report.looks import look
 from testbed.report.numbers import traffic
-from testbed.report.numbers.asked import experiment_of, reported
+from testbed.report.numbers.asked import experiment_of, reported, timing_only
 from testbed.report.numbers.sentences import conditions
 from testbed.report.numbers.summary import BASELINE, aggregate, ratio
 from testbed.report.numbers.wording import NOT_REACHED, duration, is_missing, percent, share, size, times
@@ -147,6 +147,8 @@ def paper_rows(run: Run, frame: pd.DataFrame) -> list[list[str]]:
     A row for each number: the quantity, the paper's, the one here ("not measured", "not reached" where there is
     none), and where the paper's stands and under which conditions.
     """
+    if timing_only(run.info):  # what papers report is of training
+        return []
     here, systems = Here(run, frame), set(frame["system"])
     fit = fitting(run.info)
     return [

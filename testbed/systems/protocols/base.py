@@ -13,6 +13,8 @@ import msgspec
 import torch
 
 from testbed.codecs import costs
+from testbed.codecs.base import fixed_sizes
+from testbed.codecs.sized import Sizes, StandIn
 from testbed.layout import Factors, Layout
 from testbed.message import Message
 from testbed.plugins import Registry
@@ -51,6 +53,8 @@ class Task:
     rate_mbit : what a message alone on the network gets from one host to another, by the profile as it stands at
         step 0; a trace that changes the links later does not change it. Without a profile no link is slow
     seconds : what a computation is charged on the modelled device; None where its time is measured
+    sizes : in a timing-only run, where nothing is computed and `initial` is on torch's meta device, what is known of
+        the messages whose sizes depend on the data; None in others
     """
 
     seed: int
@@ -63,6 +67,12 @@ class Task:
     gradient_flops: float
     rate_mbit: Callable[[str, str], float] = lambda sender, receiver: inf
     seconds: Callable[[Work], float] | None = None
+    sizes: Sizes | None = None
+
+    @property
+    def timing_only(self) -> bool:
+        """Whether computations are charged and not made: vectors have a size and no elements."""
+        return self.sizes is not None
 
     def rate_at(self, step: int) -> float:
         """The learning rate of `step`, from 0."""
@@ -169,6 +179,16 @@ class System(ABC):
     def __init__(self, task: Task, options: Any) -> None:
         self.task = replace(task, training=self.own_training(task.training, options))
         self.options = options
+        self.varying: set[str] = set()  # kinds of messages that depend on the data: their size, or when they are sent
+
+    def coder(self, codec: Any, kind: str = "") -> Any:
+        """The codec of this system's messages of a kind, or in a timing-only run what stands in for it."""
+        if fixed_sizes(codec) is None:
+            self.varying.add(kind)
+        if self.task.sizes is None:
+            return codec
+        roles = self.task.roles
+        return StandIn(codec, kind, self.task.sizes, (*roles.workers, *roles.lpss, roles.global_server))
 
     @classmethod
     def own_training(cls, training: Training, options: Options) -> Training:
@@ -214,6 +234,7 @@ class System(ABC):
 
     def role(self, node: Node, state: Any) -> Any:
         """The coroutine of `node`'s role."""
+        node.noted = self.varying
         play = {"worker": self.worker, "lps": self.lps, "gs": self.global_server}[kind_of(node.name)]
         return play(node, state)
 

@@ -48,9 +48,7 @@ class CodecSystem(System):
     def __init__(self, task: Task, options: Any) -> None:
         super().__init__(task, options)
         self.codecs: dict[str, Remembering] = {
-            "worker": remembering(self.codec("worker")),
-            "lps": remembering(self.codec("lps")),
-            "gs": remembering(self.codec("gs")),
+            sender: self.coder(remembering(self.codec(sender)), kind) for sender, kind in HOPS
         }
         self.entropy = EntropyCoding(task, "off", {})
 

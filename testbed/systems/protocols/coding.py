@@ -18,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from testbed.codecs.costs import COPY, COSTS
 from testbed.codecs.lossless.entropy import EntropyCoded, SymbolRuns, worth_coding
+from testbed.codecs.sized import Sized, Sizes
 from testbed.errors import ProtocolError
 from testbed.message import Message
 from testbed.roles.compute import NOTHING, Work
@@ -53,6 +54,7 @@ class EntropyCoding:
         self.choice = choice
         self._task = task
         self._coders = {} if choice == "off" else dict(coders)
+        self.kinds = frozenset(kind + SUFFIX for _, kind in self._coders)
         if choice == "auto" and task.seconds is None:
             byte_s()  # measured now, before the first step
 
@@ -60,7 +62,8 @@ class EntropyCoding:
         """Send a message to each of `peers`, coded where it is to be; the time that takes is charged to `node`."""
         coder = self._coders.get((kind_of(node.name), message.kind))
         if coder is not None:
-            message = await self._coded(node, peers, message, coder)
+            known = coder if self._task.sizes is None else _Known(coder, self._task.sizes, node.name, message)
+            message = await self._coded(node, peers, message, known)
         await node.broadcast(peers, message)
 
     def opened(self, sender: str, message: Message) -> Message:
@@ -76,7 +79,7 @@ class EntropyCoding:
         ProtocolError : no such message is ever coded
         """
         coder = self._reader(sender, message)
-        if coder is None:
+        if coder is None or self._task.timing_only:
             return message
         return Message(message.kind.removesuffix(SUFFIX), message.step, coder.unpack(message.buffers), message.numbers)
 
@@ -85,7 +88,7 @@ class EntropyCoding:
         coders = [self._reader(sender, message) for message in messages]
         return sum((_decoding(coder) for coder in coders if coder is not None), NOTHING)
 
-    async def _coded(self, node: Node, peers: Sequence[str], message: Message, coder: EntropyCoded) -> Message:
+    async def _coded(self, node: Node, peers: Sequence[str], message: Message, coder: Any) -> Message:
         buffers = list(message.buffers)
         if self.choice == "on":
             packed = await node.compute(_counting(coder) + _packing(coder), coder.pack, buffers)
@@ -113,15 +116,34 @@ class EntropyCoding:
         return self._task.seconds(work) if self._task.seconds is not None else work.coding_nbytes * byte_s()
 
 
-def _counting(coder: EntropyCoded) -> Work:
+class _Known:
+    """Takes the place of a coder in a timing-only run, for one message: it is as large as `sizes` says."""
+
+    def __init__(self, coder: EntropyCoded, sizes: Sizes, sender: str, message: Message) -> None:
+        self.runs = coder.runs
+        elements = coder.layout.size
+        self._buffers = [
+            Sized(nbytes) for nbytes in sizes.buffers(sender, message.step, message.kind + SUFFIX, elements)
+        ]
+
+    def survey(self, buffers: Sequence[Sized]) -> Sized:
+        """The symbols' size; none are worth coding where none were coded."""
+        return self._buffers[-1] if self._buffers else buffers[-1]
+
+    def pack(self, buffers: Sequence[Sized], survey: Sized | None = None) -> Sequence[Sized]:
+        """The coded message."""
+        return self._buffers or buffers
+
+
+def _counting(coder: Any) -> Work:
     return _work(ENTROPY.survey * coder.runs.symbols + PLANES.encode * coder.runs.levels)
 
 
-def _packing(coder: EntropyCoded) -> Work:
+def _packing(coder: Any) -> Work:
     return _work((ENTROPY.encode - ENTROPY.survey) * coder.runs.symbols)
 
 
-def _decoding(coder: EntropyCoded) -> Work:
+def _decoding(coder: Any) -> Work:
     return _work(ENTROPY.decode * coder.runs.symbols + PLANES.decode * coder.runs.levels)
 
 

@@ -47,7 +47,7 @@ class RegionalSystem(System):
 
     def __init__(self, task: Task, options: Any) -> None:
         super().__init__(task, options)
-        self.floats = Float32(task.layout)
+        self.floats = self.coder(Float32(task.layout))
 
     async def worker(self, node: Node, state: WorkerState) -> None:
         learner = self.task.learner(self.worker_index(node))

@@ -97,7 +97,9 @@ def related(times_s: dict[str, list[float]], resolution_s: float = 0.0) -> pd.Da
         for system, each in times_s.items()
         for seed, time_s in enumerate(each)
     ]
-    frame = pd.DataFrame(rows).assign(wan_bytes=1, steps=1, time_to_accuracy_s=np.nan, final_accuracy=0.5)
+    frame = pd.DataFrame(rows).assign(
+        wan_bytes=1, steps=1, mean_step_s=1.0, time_to_accuracy_s=np.nan, final_accuracy=0.5
+    )
     return relate(frame)
 
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from testbed.record.info import DONE, RunInfo
 from testbed.record.reader import Run
 from testbed.report.looks import look
-from testbed.report.numbers.asked import Target, data_name
+from testbed.report.numbers.asked import Target, data_name, timing_only
 from testbed.report.numbers.curves import Curve, curves_of
 from testbed.report.numbers.sentences import conditions, judged, title, verdict
 from testbed.report.numbers.summary import BASELINE, aggregate
@@ -25,24 +25,35 @@ from testbed.report.pictures.registry import picture
 from testbed.report.pictures.style import INK, Sheet
 
 WIDTH, HEADING, PANELS = 11.0, 1.22, 6.78  # inches: the picture, its title with one row of legend, the four panels
+TIMING_PANELS = 3.4  # of one row
 LEGEND_COLUMNS, LEGEND_ROW = 7, 0.24
 SYSTEMS, BAR = 8, 0.22  # more systems than so many make the picture taller, by so much each
 
 
 @picture("comparison", wide=True)
 def comparison(run: Run, frame: pd.DataFrame) -> Figure:
-    """Loss by step and by time, speedup over the baseline, bytes on the WAN."""
+    """Which system got there first, or is fastest, and what each put on the WAN.
+
+    Loss by step and by time, speedup over the baseline, bytes; of a run in which nothing was computed, how long a step
+    takes, and the bytes.
+    """
     curves, target = curves_of(run), Target.of(run.info)
     count = frame["system"].nunique()
     rows = max(math.ceil(count / LEGEND_COLUMNS), 1)
-    heights = [HEADING + LEGEND_ROW * (rows - 1), PANELS + _taller(count)]
+    panels = TIMING_PANELS if timing_only(run.info) else PANELS
+    heights = [HEADING + LEGEND_ROW * (rows - 1), panels + _taller(count)]
     figure = Sheet(WIDTH, sum(heights), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
     heading, body = np.asarray(figure.subfigures(2, 1, height_ratios=heights))
     _head(heading, heights[0], run, frame)
+    together = aggregate(frame).to_dict("records")
+    if timing_only(run.info):
+        times_, bytes_ = body.subplots(1, 2)
+        _step_bars(times_, together)
+        _wan_bars(bytes_, together)
+        return figure
     axes = body.subplots(2, 2, height_ratios=[1.0, _bars_share(count)])
     _loss_by_step(axes[0, 0], curves, target, run.info)
     _loss_by_time(axes[0, 1], curves, target, frame)
-    together = aggregate(frame).to_dict("records")
     _speedup_bars(axes[1, 0], together, target)
     _wan_bars(axes[1, 1], together)
     return figure
@@ -62,9 +73,8 @@ def _head(figure: SubFigure, height: float, run: Run, frame: pd.DataFrame) -> No
     figure.text(0.012, 1 - 0.10 / height, title(run), fontsize=15, fontweight="bold", va="top")
     figure.text(0.012, 1 - 0.42 / height, verdict(run, frame), fontsize=11.5, va="top")
     figure.text(0.012, 1 - 0.68 / height, conditions(run), fontsize=8.6, color=INK.small, va="top")
-    warnings = (
-        [f"STAND-IN DATA, not {data_name(run.info).removeprefix('stand-in for ')}"] if run.info.data.stand_in else []
-    )
+    stands_in = run.info.data.stand_in and not timing_only(run.info)
+    warnings = [f"STAND-IN DATA, not {data_name(run.info).removeprefix('stand-in for ')}"] if stands_in else []
     unfinished = (~frame["status"].isin(DONE)).sum()
     if unfinished:
         warnings.append(f"{unfinished} of {len(frame)} results unfinished")
@@ -185,6 +195,21 @@ def _speedup_label(record: dict, target: Target, related: bool) -> str:
     if not related:
         return duration(time_s)
     return f"{'no baseline' if is_missing(speedup) else times(speedup)}  ({duration(time_s)})"
+
+
+def _step_bars(axes: Axes, together: list[dict]) -> None:
+    axes.set_title("Time of a step")
+    labels = [_step_label(record) for record in together]
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    _bars(axes, together, "mean_step_s", labels)
+    axes.set_xlabel("s (times as fast as baseline in brackets)")
+
+
+def _step_label(record: dict) -> str:
+    if is_missing(record["mean_step_s"]):
+        return "not measured"
+    related = record["system"] != BASELINE and not is_missing(record["step_speedup"])
+    return duration(record["mean_step_s"]) + (f"  ({times(record['step_speedup'])})" if related else "")
 
 
 def _wan_bars(axes: Axes, together: list[dict]) -> None:

@@ -1,0 +1,130 @@
+"""How large the messages of a recorded run were, for a timing-only run to send as large ones (`codecs.sized.Sizes`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from testbed.errors import InputError
+from testbed.record import info, lines
+from testbed.record.events import Size
+from testbed.record.info import RunInfo
+from testbed.roles.roles import kind_of
+
+Steps = dict[int, Sequence[int]]
+SIGNIFICANT = "significant"  # of a message: sent because what was kept had become worth it
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Nothing is known of the messages of `system`."""
+
+    system: str
+
+    def require(self, kinds: Collection[str]) -> None:
+        """Raise InputError where there are such messages."""
+        if kinds:
+            raise InputError(
+                f"{self.system}: how large its messages are, or when it sends them, depends on the data, which a "
+                "timing-only run has none of; name a run of it that was recorded, --sizes RUN, or a part of float32's "
+                f"bytes, --sizes {self.system}=0.01"
+            )
+
+    def buffers(self, sender: str, step: int, kind: str, elements: int) -> Sequence[int]:
+        """Raise InputError."""
+        self.require([kind])
+        return []
+
+    def significant(self, sender: str, step: int) -> bool:
+        """Raise InputError."""
+        self.require([SIGNIFICANT])
+        return False
+
+
+@dataclass(frozen=True)
+class Stated:
+    """Messages take this part of float32's bytes, or an update is significant in this part of the steps."""
+
+    part: float
+
+    def require(self, kinds: Collection[str]) -> None:
+        """All is known."""
+
+    def buffers(self, sender: str, step: int, kind: str, elements: int) -> Sequence[int]:
+        """One buffer."""
+        return [round(4 * self.part * elements)]
+
+    def significant(self, sender: str, step: int) -> bool:
+        """Evenly, as often as said."""
+        return int((step + 1) * self.part) > int(step * self.part)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a system sent in a run with one seed.
+
+    A role that was no part of it sends what one of its kind did. After its end all is as in its last step.
+
+    Parameters
+    ----------
+    sizes : by sender and kind, each step's
+    steps : of the run
+    scale : parameters of this run's model over those of the recorded one's
+    """
+
+    path: Path
+    steps: int
+    scale: float = 1.0
+    sizes: dict[tuple[str, str], Steps] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path, system: str, seed: int, parameters: int) -> Recorded | None:
+        """What the run in `folder` says of `system`, with `seed` or else its first one; None: it did not play it.
+
+        Raises
+        ------
+        InputError
+            No run is there, or it cannot be read.
+        """
+        facts = info.read_info(folder, RunInfo)
+        if system not in facts.systems:
+            return None
+        chosen = seed if seed in facts.seeds else facts.seeds[0]
+        path = folder / system / f"seed-{chosen}" / lines.FILE_NAME
+        if not path.is_file():
+            raise InputError(f"{folder}: {system} has no record with seed {chosen}")
+        read = cls(path, facts.experiment["training"]["steps"], parameters / facts.parameters)
+        for line in lines.whole_lines(path):
+            if line.startswith((lines.STEP_PREFIX, lines.LINK_PREFIX)):
+                continue
+            match lines.decode(line):
+                case Size() as size:
+                    read.sizes.setdefault((size.node, size.kind), {})[size.step] = size.buffers
+        return read
+
+    def require(self, kinds: Collection[str]) -> None:
+        """Raise InputError where the record has no sizes, as those of older versions have none."""
+        if kinds and not self.sizes and set(kinds) != {SIGNIFICANT}:
+            raise InputError(f"{self.path}: it says nothing of the sizes of its messages; record the run again")
+
+    def buffers(self, sender: str, step: int, kind: str, elements: int) -> Sequence[int]:
+        """As recorded."""
+        recorded = self._of(sender, kind).get(min(step, self.steps - 1), ())
+        return recorded if self.scale == 1 else [round(self.scale * nbytes) for nbytes in recorded]
+
+    def significant(self, sender: str, step: int) -> bool:
+        """As recorded."""
+        return step in self._of(sender, SIGNIFICANT)
+
+    def _of(self, sender: str, kind: str) -> Steps:
+        """What a sender sent; or, where it was not there, another one of its kind."""
+        if (found := self.sizes.get((sender, kind))) is not None:
+            return found
+        alike = [who for who, each in self.sizes if each == kind and kind_of(who) == kind_of(sender)]
+        return self.sizes[alike[_number_of(sender) % len(alike)], kind] if alike else {}
+
+
+def _number_of(role: str) -> int:
+    """The k of a worker "region/wk"; 0 for a server."""
+    return int(role.rpartition("/w")[2]) if kind_of(role) == "worker" else 0
