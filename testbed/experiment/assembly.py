@@ -31,6 +31,8 @@ from testbed.workloads.data.base import Indices
 from testbed.workloads.devices import device
 from testbed.workloads.evaluation import Evaluation
 from testbed.workloads.learner import Learner
+from testbed.workloads.models.known import cannot_train, known_of
+from testbed.workloads.sized import SizedWorkload
 
 BACKWARD_PER_FORWARD = 2.0  # a backward pass does each product of the forward pass twice: for inputs and weights
 
@@ -75,6 +77,23 @@ class Assembly:
             raise InputError(f"target.metric: data set '{dataset.name}' has no metric '{metric}'{known}")
         return workload
 
+    @cached_property
+    def sized(self) -> Workload | SizedWorkload:
+        """The same as far as it is needed: in a timing-only run how large the two are.
+
+        Raises
+        ------
+        InputError
+            As `workload`; or such a model was to be trained.
+        """
+        model, timing_only = self.experiment.model, self.experiment.compute.timing_only
+        known = known_of(model)
+        if known is not None and not timing_only:
+            raise cannot_train(model.name)
+        if known is not None:
+            return SizedWorkload.of_layers(known)
+        return (SizedWorkload.of_module(model, self.experiment.data) if timing_only else None) or self.workload
+
     def system(self, name: str, seed: int) -> System:
         """The system `name` of the experiment on the task of `seed`."""
         options, kind = self.experiment.systems[name], self.experiment.kind_of(name)
@@ -97,7 +116,7 @@ class Assembly:
         """What is known of the messages of a system whose sizes depend on the data."""
         given = self.experiment.compute.sizes
         if isinstance(given, str):
-            return Recorded.read(Path(given), system, seed, self.workload.layout.size) or Unknown(system)
+            return Recorded.read(Path(given), system, seed, self.sized.layout.size) or Unknown(system)
         part = None if isinstance(given, msgspec.UnsetType) else given.get(system)
         return Unknown(system) if part is None else Stated(part)
 
@@ -109,16 +128,16 @@ class Assembly:
         training = self.experiment.training
         learned = training if clipped else msgspec.structs.replace(training, clip_norm=None)
         experiment = self.experiment
-        flops = self.workload.forward_flops * self.worker_batch * (1 + BACKWARD_PER_FORWARD)
+        flops = self.sized.forward_flops * self.worker_batch * (1 + BACKWARD_PER_FORWARD)
         modelled = compute_model(experiment.compute.device).device
         return Task(
             seed=seed,
             roles=roles or experiment.roles,
-            layout=self.workload.layout,
-            initial=self.workload.initial_weights(seed),
+            layout=self.sized.layout,
+            initial=self.sized.initial_weights(seed),
             training=training,
             learner=lru_cache(lambda worker: self._learner(seed, worker, learned)),
-            images=self.workload.dataset.train_examples,
+            images=self.sized.dataset.train_examples,
             gradient_flops=flops,
             rate_mbit=experiment.plan.rate_mbit,
             seconds=modelled.seconds if modelled else None,

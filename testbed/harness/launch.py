@@ -94,7 +94,7 @@ def launch(points: Sequence[Point], wishes: Wishes) -> Path:
     say = wishes.say or print
     if why:
         say(why)
-    Assembly(experiments[0], wishes.device, allow_download=True, on_notice=say).workload  # noqa: B018 - data fetched here
+    Assembly(experiments[0], wishes.device, allow_download=True, on_notice=say).sized  # noqa: B018 - data fetched here
     request = session.Request(
         target=wishes.target,
         fabric=kind.name,

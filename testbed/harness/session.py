@@ -46,6 +46,7 @@ from testbed.report.numbers.asked import Target, reported
 from testbed.roles.compute import MEASURED
 from testbed.workloads import Workload
 from testbed.workloads.evaluation import Evaluation
+from testbed.workloads.sized import SizedWorkload
 
 RESULTS = Path("results")
 STOLEN = 0.01  # of the cores' time; beyond it a run that measures says so
@@ -76,7 +77,7 @@ def prepare(experiment: Experiment, request: Request) -> Path:
     kind = FABRICS.find(request.fabric)
     experiment = experiment.on(kind.device)
     assembly = Assembly(experiment, request.device)
-    workload, dataset = assembly.workload, assembly.workload.dataset
+    workload, dataset = assembly.sized, assembly.sized.dataset
     if experiment.compute.timing_only:
         assembly.require_sizes()
     began = datetime.now().astimezone()
@@ -127,7 +128,7 @@ def _beyond_the_paper(experiment: Experiment) -> list[str]:
     return [f"A local parameter server serves {top.workers_per_region:,} workers; {most}."]
 
 
-def _metric_info(workload: Workload) -> MetricInfo:
+def _metric_info(workload: Workload | SizedWorkload) -> MetricInfo:
     """The workload's main metric."""
     name = workload.main_metric
     metric = workload.metrics[name]
@@ -154,8 +155,8 @@ def ready(folder: Path, jobs: int | None = None) -> Callable[[], None]:
     experiment = from_dict(facts.experiment, str(folder / info_file.FILE_NAME))
     chosen = choose_jobs(experiment, FABRICS.find(facts.fabric), jobs)
     assembly = Assembly(experiment, _torch_device(facts))
-    if facts.data.stand_in == assembly.workload.dataset.real:
-        here = assembly.workload.dataset.note
+    if facts.data.stand_in == assembly.sized.dataset.real:
+        here = assembly.sized.dataset.note
         raise InputError(f"{folder}: it began with {facts.data.note}, but here is {here}; start a new run")
     now = {each.name: each.sha256 for each in plugins.loaded()}
     for before in facts.plugins:

@@ -242,8 +242,8 @@ class DatasetSpec:
         Data folder (and the options) -> data set.
     options
         What `[data]` may hold.
-    input, outputs
-        As the data set's; None where only the data says it.
+    input, outputs, examples
+        As the data set's, `examples` being those to train on; None where only the data says it.
     source
         Where its files are looked for.
     """
@@ -253,6 +253,7 @@ class DatasetSpec:
     input: Shape | None = None
     outputs: int | None = None
     source: Source = Source()
+    examples: int | None = None
 
 
 DATASETS: Registry[DatasetSpec] = Registry("data set", "testbed.workloads.data")
@@ -266,6 +267,7 @@ def dataset(
     input: Shape | None = None,
     outputs: int | None = None,
     source: Source = Source(),
+    examples: int | None = None,
 ) -> Callable[[Open], Open]:
     """Register a function that opens a data set, under a name that `[data]` can then state.
 
@@ -275,13 +277,13 @@ def dataset(
         For the experiment file.
     options
         A struct of its options; None: they are the parameters of the function after the first.
-    input, outputs, source
+    input, outputs, source, examples
         What is known of it before it is opened, see `DatasetSpec`.
     """
 
     def register(open: Open) -> Open:
         kind = options or named.extended(Data, open)
-        DATASETS.add(name, DatasetSpec(open, kind, input, outputs, source), open.__module__)
+        DATASETS.add(name, DatasetSpec(open, kind, input, outputs, source, examples), open.__module__)
         return open
 
     return register

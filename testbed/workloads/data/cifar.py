@@ -161,7 +161,7 @@ def _extract(archive: Path, folder: Path) -> None:
 SOURCE = ImageSource("CIFAR-10", f"{BINARY}/", (BINARY, PYTHON), download, URL, augment.TUTORIAL, STAND_IN, read)
 
 
-@dataset("cifar10", input=FORMAT.image_size, outputs=FORMAT.classes, source=SOURCE)
+@dataset("cifar10", input=FORMAT.image_size, outputs=FORMAT.classes, source=SOURCE, examples=50_000)
 def cifar10(folder: DataFolder) -> LabelledImages:
     """CIFAR-10: 50,000 training and 10,000 test images in ten classes."""
     return SOURCE.open(folder)

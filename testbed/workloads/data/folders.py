@@ -137,7 +137,7 @@ SOURCE = ImageSource(
 )
 
 
-@dataset("imagenet", input=(3, SIDE, SIDE), outputs=1000, source=SOURCE)
+@dataset("imagenet", input=(3, SIDE, SIDE), outputs=1000, source=SOURCE, examples=1_281_167)
 def imagenet(folder: DataFolder) -> LabelledImages:
     """ImageNet, or any other images in folders of that layout, one a class."""
     return SOURCE.open(folder)

@@ -112,7 +112,7 @@ SOURCE = ImageSource(
 )
 
 
-@dataset("mnist", input=IMAGE_SIZE, outputs=CLASSES, source=SOURCE)
+@dataset("mnist", input=IMAGE_SIZE, outputs=CLASSES, source=SOURCE, examples=60_000)
 def mnist(folder: DataFolder) -> LabelledImages:
     """MNIST: 60,000 training and 10,000 test images of digits."""
     return SOURCE.open(folder)
