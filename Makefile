@@ -151,8 +151,9 @@ reference-gpt: setup-dev  ## the language model, into results/reference/gpt: ten
 	$(TESTBED) run gpt --out build/reference-gpt --quiet
 	$(call keep,build/reference-gpt/gpt,gpt)
 
-reference-sensitivity: setup-dev  ## the map of speedups over network, device and batch, into results/reference/sensitivity: an hour
-	$(TESTBED) sensitivity systems --systems baseline,fp16,terngrad,dgc,gaia,weightgrad,diloco --out build/sensitivity
+reference-sensitivity: setup-dev  ## the map of speedups over network, device and batch, into results/reference/sensitivity: minutes
+	$(TESTBED) sensitivity systems --systems baseline,fp16,terngrad,dgc,gaia,weightgrad,diloco \
+	    --steps 160 --out build/sensitivity
 	mkdir -p results/reference/sensitivity
 	cp build/sensitivity/sensitivity.* results/reference/sensitivity/
 

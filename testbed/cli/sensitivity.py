@@ -9,9 +9,10 @@ from testbed.cli.options import Commands, add_experiment, count, names, one
 from testbed.errors import InputError, nearest
 
 EPILOG = """\
-Short runs of every system, on the virtual fabric with a modelled device, in which one thing after another is varied:
-the LAN's goodput, the WAN's goodput and round trip, the device, the batch. What is mapped is the speedup of a step over
-the baseline's; it says nothing of how many steps a target takes. What is stopped goes on with the same command.
+One thing after another is varied: the LAN's goodput, the WAN's goodput and round trip, the device, the batch. One
+short run of every system computes, on the virtual fabric with a modelled device; all others are timing-only and take
+the sizes of messages from it. What is mapped is the speedup of a step over the baseline's; it says nothing of how many
+steps a target takes. What is stopped goes on with the same command.
 examples:
   testbed sensitivity cifarnet
   testbed sensitivity systems --systems baseline,terngrad,dgc,gaia,weightgrad,diloco --axes lan,wan

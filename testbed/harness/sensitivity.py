@@ -1,8 +1,10 @@
 """How much each system's speedup depends on the setting: one thing varied at a time, step times alone.
 
-Every setting is a short run of all systems, on the virtual fabric with a modelled device. What is compared is the mean
-time of a step once `SETTLED` of the run's steps are over; how many steps a target takes is another question, which the
-kept runs answer. The settings of one axis are a series of its own in the folder.
+A first short run of all systems computes, on the virtual fabric with a modelled device, and records the sizes of
+messages that depend on the data. Every setting is then the same run timing-only, with these sizes: on another network
+they are what they would be, at another batch nearly. What is compared is the mean time of a step once `SETTLED` of the
+run's steps are over; how many steps a target takes is another question, which the kept runs answer. The settings of one
+axis are a series of its own in the folder.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from testbed.experiment.schema import Experiment
 from testbed.fabrics.registry import FABRICS, virtual
 from testbed.files import write_whole
 from testbed.harness import session, sweep
+from testbed.record.info import FILE_NAME, RunInfo, read_info
 from testbed.record.reader import load as load_run
 from testbed.report.numbers.summary import BASELINE, ratio
 
 SETTLED = 0.5  # of a run's steps come before those that are measured
 TABLE = "sensitivity.csv"
+COMPUTED = "computed"  # the folder of the run that computes
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,9 @@ AXES = (
 )
 
 
-def points(experiment: Experiment, axis: Axis, steps: int) -> list[Point]:
-    """The runs of one axis: short, and tested no more than must be."""
-    changes = {
+def short(experiment: Experiment, steps: int) -> dict[str, Any]:
+    """The changes that make a short run of it, tested no more than must be."""
+    return {
         "training.steps": steps,
         "run.checkpoint_steps": steps,
         "run.eval_images": 1,
@@ -56,6 +60,11 @@ def points(experiment: Experiment, axis: Axis, steps: int) -> list[Point]:
         "run.seeds": experiment.run.seeds[:1],
         "run.fabric": virtual(),
     }
+
+
+def points(experiment: Experiment, axis: Axis, steps: int, sizes: Path) -> list[Point]:
+    """The runs of one axis, with the sizes of the run in `sizes`."""
+    changes = {**short(experiment, steps), "compute.math": "none", "compute.sizes": str(sizes)}
     found = []
     for value in axis.values:
         (point,) = load(experiment, {**changes, axis.key: value})
@@ -78,12 +87,13 @@ def play(experiment: Experiment, axes: Sequence[Axis], steps: int, folder: Path,
     InputError
         The folder holds the runs of another experiment.
     """
+    computed = _compute(experiment, steps, folder / COMPUTED, jobs)
     for axis in axes:
-        place, asked = folder / axis.name, points(experiment, axis, steps)
+        place, asked = folder / axis.name, points(experiment, axis, steps, computed)
         if sweep.is_series(place):
             stated = {point.label: on_virtual(point.experiment).as_dict() for point in asked}
             if sweep.read(place).points != stated:
-                raise InputError(f"{place}: holds runs of another experiment; name another folder with --out")
+                raise _another(place)
         else:
             request = session.Request(target=axis.name, fabric=virtual(), results=folder, command=("sensitivity",))
             sweep.begin(asked, request, folder=place)
@@ -91,6 +101,25 @@ def play(experiment: Experiment, axes: Sequence[Axis], steps: int, folder: Path,
     frame = measured(folder, axes)
     write_whole(folder / TABLE, frame.to_csv(index=False, float_format="%.6g"))
     return frame
+
+
+def _compute(experiment: Experiment, steps: int, folder: Path, jobs: int | None) -> Path:
+    """Play, or play on, the run that records sizes; raises as `play`."""
+    (point,) = load(experiment, short(experiment, steps))
+    if (folder / FILE_NAME).is_file():
+        if read_info(folder, RunInfo).experiment != on_virtual(point.experiment).as_dict():
+            raise _another(folder)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        session.prepare(
+            point.experiment, session.Request("sensitivity", virtual(), folder=folder, command=("sensitivity",))
+        )
+    session.ready(folder, jobs)()
+    return folder
+
+
+def _another(folder: Path) -> InputError:
+    return InputError(f"{folder}: holds runs of another experiment; name another folder with --out")
 
 
 def measured(folder: Path, axes: Sequence[Axis]) -> pd.DataFrame:

@@ -31,10 +31,11 @@ def test_a_slower_wan_is_worth_more_to_who_sends_less(small_data: None, tmp_path
 
 @pytest.mark.parametrize("axis", AXES, ids=lambda axis: axis.name)
 def test_every_axis_can_be_played(axis: Axis) -> None:
-    points = sensitivity.points(experiment(systems=SYSTEMS), axis, 4)
+    points = sensitivity.points(experiment(systems=SYSTEMS), axis, 4, Path("nowhere"))
     assert len({point.label for point in points}) == len(axis.values)
     for point in points:
         assert point.experiment.training.steps == 4 and point.experiment.run.probe_steps == 0
+        assert point.experiment.compute.timing_only
         assert point.experiment.plan.wan
 
 
