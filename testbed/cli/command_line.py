@@ -18,6 +18,7 @@ from testbed.cli import (
     compare,
     doctor,
     fidelity,
+    plan,
     plot,
     profile,
     report,
@@ -31,7 +32,7 @@ from testbed.emulation.sandbox import find_administrators_tools
 from testbed.errors import TestbedError
 
 DESCRIPTION = "Train one model across emulated data centers and compare geo-distributed training systems."
-COMMANDS = (run, plot, compare, report, tune, sensitivity, bytes, profile, trace, fidelity, bench, doctor, clean)
+COMMANDS = (run, plan, plot, compare, report, tune, sensitivity, bytes, profile, trace, fidelity, bench, doctor, clean)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.timing_only:
         changes["compute.math"] = "none"
     if options.sizes:
-        changes["compute.sizes"] = _sizes(options.sizes)
+        changes["compute.sizes"] = sizes(options.sizes)
     wishes = Wishes(
         target=load.find(options.file).stem,
         device=options.device,
@@ -95,7 +95,7 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _sizes(text: str) -> str | dict[str, float]:
+def sizes(text: str) -> str | dict[str, float]:
     """A run's folder, or parts by system; InputError where it is neither."""
     if Path(text).is_dir() or "=" not in text:
         return text

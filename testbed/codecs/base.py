@@ -103,13 +103,15 @@ def elements(vector: torch.Tensor, layout: Layout) -> Elements:
 
     For codecs that work on any device; an array on the CPU, elsewhere a tensor.
     """
+    if not vector.numel() and layout.size:
+        raise CodecError(
+            "no elements to code, as in a timing-only run: the system is to take its codec by `self.coder`"
+        )
     if vector.dtype != torch.float32 or vector.shape != (layout.size,):
         raise CodecError(
             f"a codec takes a flat float32 vector of {layout.size} elements, "
             f"not {tuple(vector.shape)} of {vector.dtype}"
         )
-    if vector.is_meta:
-        raise CodecError("a timing-only run has no elements to code; the system is to take its codec by `self.coder`")
     x = vector.detach().contiguous()
     return x.numpy() if x.device.type == "cpu" else x
 

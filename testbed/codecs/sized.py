@@ -1,8 +1,8 @@
 """Messages of a timing-only run: as large as real ones, with nothing in them.
 
-There vectors are torch's meta tensors, which have a size and no elements, and each codec is replaced by its `StandIn`:
-it makes buffers of the sizes that the codec states (`sizes`) or, where they depend on the data, of those that `Sizes`
-knows. What coding costs is charged as ever, by the codec's row of `testbed.codecs.costs`.
+There vectors have no elements, whatever the model, and each codec is replaced by its `StandIn`, which makes buffers of
+the sizes that the codec states (`sizes`) or, where they depend on the data, of those that `Sizes` knows. What coding
+costs is charged as ever, by the codec's row of `testbed.codecs.costs`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StandIn:
         self._kind, self._sizes, self._roles = kind, sizes, roles
         fixed = fixed_sizes(codec)
         self._buffers = None if fixed is None else [Sized(nbytes) for nbytes in fixed]
-        self._vector = torch.empty(self.layout.size, device="meta")
+        self._vector = torch.empty(0)
         self._scales = getattr(codec, "scale_count", 0)
 
     def start(self) -> None:

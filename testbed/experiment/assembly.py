@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from testbed.codecs.kernels.compiled import not_needed
 from testbed.codecs.sized import Sizes
 from testbed.errors import InputError, nearest
 from testbed.experiment.schema import Experiment
@@ -100,9 +101,10 @@ class Assembly:
         task = self.task(seed, self.experiment.roles_of(name), clipped=not kind.own_clip)
         if not self.experiment.compute.timing_only:
             return kind(task, options)
-        nothing = torch.empty(task.layout.size, device="meta")
+        nothing = torch.empty(0)
         learner, sizes = Uncomputed(nothing), self._sizes(name, seed)
-        return kind(replace(task, initial=nothing, learner=lambda worker: learner, sizes=sizes), options)
+        with not_needed():
+            return kind(replace(task, initial=nothing, learner=lambda worker: learner, sizes=sizes), options)
 
     def require_sizes(self) -> None:
         """Of a timing-only run: raise InputError where a system's messages have sizes that nobody knows."""
@@ -173,7 +175,7 @@ class Assembly:
 
 
 class Uncomputed:
-    """The learner of a timing-only run: gradients of the size of `vector`, no loss."""
+    """The learner of a timing-only run: gradients without elements, no loss."""
 
     def __init__(self, vector: torch.Tensor) -> None:
         self._vector = vector

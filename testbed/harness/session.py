@@ -181,8 +181,8 @@ def choose_jobs(experiment: Experiment, kind: FabricKind, jobs: int | None) -> i
     why_not = kind.one_at_a_time(experiment.on(kind.device))
     if jobs is None:
         plays = len(experiment.systems) * len(experiment.run.seeds)
-        if why_not or experiment.training.steps < SHORT_STEPS:
-            return 1
+        if why_not or experiment.training.steps < SHORT_STEPS or experiment.compute.timing_only:
+            return 1  # what is played would be over before other processes have started
         return min(plays, len(os.sched_getaffinity(0)))
     if jobs > 1 and why_not:
         raise InputError(f"--jobs {jobs}: {why_not}")

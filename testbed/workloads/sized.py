@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Self
 
 import torch
@@ -72,10 +72,6 @@ class SizedWorkload:
         flops = forward_flops(build, torch.empty(1, *model.input, device="meta"))
         return cls(layers, flops, Examples(spec.examples, data.dataset, "sizes alone"))
 
-    @cached_property
-    def _nothing(self) -> torch.Tensor:
-        return torch.empty(self.layout.size, device="meta")
-
     def initial_weights(self, seed: int) -> torch.Tensor:
         """A vector without elements."""
-        return self._nothing
+        return torch.empty(0)

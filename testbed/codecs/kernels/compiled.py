@@ -7,7 +7,9 @@ file of this folder, which all kernels are in, has changed, since they use each 
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,19 @@ def kernel(*signatures: tuple[types.Type, ...], **options: Any) -> Callable[[Cal
     return declare
 
 
+_needed: ContextVar[bool] = ContextVar("kernels_needed", default=True)
+
+
+@contextmanager
+def not_needed() -> Iterator[None]:
+    """Within it codecs are made that code nothing, so that no kernel has to be loaded for them."""
+    token = _needed.set(False)
+    try:
+        yield
+    finally:
+        _needed.reset(token)
+
+
 def warm_up() -> None:
     """Compile every kernel, or load it from numba's cache; later calls return at once.
 
@@ -47,7 +62,7 @@ def warm_up() -> None:
     atomically, but two writers (on a shared home, perhaps of two CPU types) could pair one's index with
     the other's code. Kernels of a plug-in have a cache beside it.
     """
-    while declared := _pending[:1]:
+    while _needed.get() and (declared := _pending[:1]):
         folder = _cache_of(declared[0])
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "kernels.lock").open("w") as lock:

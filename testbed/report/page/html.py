@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from testbed.files import write_whole
 from testbed.record.info import RunInfo
 from testbed.record.reader import Run
+from testbed.report import planned
 from testbed.report.numbers import prices
 from testbed.report.numbers.asked import Target, experiment_of, flat, is_modelled, timing_only
 from testbed.report.numbers.compare import compare
@@ -26,7 +27,7 @@ from testbed.report.pictures.registry import PICTURES, drawn, gallery
 from testbed.report.pictures.style import png
 
 FILE_NAME = "report.html"
-TEMPLATE = "page.html.j2"
+TEMPLATE, PLAN = "page.html.j2", "plan.html.j2"
 LAN = "lan"
 Picture = tuple[str, str, str]  # name, caption, data URI
 
@@ -44,14 +45,35 @@ def write_page(folder: Path, path: Path | None = None) -> Path:
 
 def page(run: Run, frame: pd.DataFrame, pictures: Sequence[Picture]) -> str:
     """The HTML of the page; `frame` is `summarize(run)`."""
-    environment = jinja2.Environment(
+    return _environment_of_templates().get_template(TEMPLATE).render(_facts(run, frame), pictures=pictures)
+
+
+def plan_page(answer: planned.Answer, picture: bytes) -> str:
+    """The HTML of the page of `testbed plan`; `picture` is a PNG."""
+    heads, cells = planned.table(answer)
+    return (
+        _environment_of_templates()
+        .get_template(PLAN)
+        .render(
+            title=planned.title(answer),
+            conditions=planned.conditions(answer).split(" · "),
+            sentences=planned.sentences(answer),
+            heads=heads,
+            cells=cells,
+            links=[[link, number(rate)] for link, rate in answer["asked"]["wan_mbit"].items()],
+            picture=_uri(picture),
+        )
+    )
+
+
+def _environment_of_templates() -> jinja2.Environment:
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(TEMPLATE).render(_facts(run, frame), pictures=pictures)
 
 
 def _facts(run: Run, frame: pd.DataFrame) -> dict[str, Any]:
@@ -101,7 +123,11 @@ def pictures(run: Run, frame: pd.DataFrame) -> list[Picture]:
 
 
 def _data_uri(figure: Figure) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png(figure)).decode()}"
+    return _uri(png(figure))
+
+
+def _uri(image: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(image).decode()}"
 
 
 def _links(info: RunInfo) -> list[list[str]]:

@@ -53,8 +53,8 @@ class Task:
     rate_mbit : what a message alone on the network gets from one host to another, by the profile as it stands at
         step 0; a trace that changes the links later does not change it. Without a profile no link is slow
     seconds : what a computation is charged on the modelled device; None where its time is measured
-    sizes : in a timing-only run, where nothing is computed and `initial` is on torch's meta device, what is known of
-        the messages whose sizes depend on the data; None in others
+    sizes : in a timing-only run, where nothing is computed and vectors have no elements, what is known of the
+        messages whose sizes depend on the data; None in others
     """
 
     seed: int

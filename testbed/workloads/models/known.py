@@ -25,8 +25,9 @@ from testbed.workloads.models.base import MODELS, Model, ModelSpec
 TABLE = Path(__file__).with_name("known.toml")
 MOST_LAYERS, MOST_PARAMETERS = 100_000, 10**14
 FILE_BYTES = 10**7
+WIDTH = 4096  # of the matrix that a model of so many parameters is taken for
 
-Size = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+Size = Annotated[int, msgspec.Meta(ge=1, le=10**11)]
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,6 +126,19 @@ class Layers(Model, frozen=True, forbid_unknown_fields=True, kw_only=True):
     file: str
 
 
+class Vector(Model, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`[model] name = "vector"`: so many parameters, as a matrix, and what an example's forward pass takes."""
+
+    parameters: Annotated[int, msgspec.Meta(ge=1, le=MOST_PARAMETERS)]
+    forward_gflop: Positive = 1.0
+
+
+def _vector(model: Vector) -> Known:
+    rows, rest = divmod(model.parameters - 1, WIDTH)
+    whole = [Part("matrix", [rows, WIDTH])] if rows else []
+    return Known([*whole, Part("rest", [rest + 1])], model.forward_gflop)
+
+
 def _read(model: Layers) -> Known:
     path = Path(model.file)
     try:
@@ -162,3 +176,4 @@ for _name, _known in _TABLE.items():
     _spec = KnownSpec(partial(_cannot_build, _name), None, Model, lambda model, known=_known: known)
     MODELS.add(_name, _spec, __name__)
 MODELS.add("layers", KnownSpec(partial(_cannot_build, "layers"), None, Layers, _read), __name__)
+MODELS.add("vector", KnownSpec(partial(_cannot_build, "vector"), None, Vector, _vector), __name__)

@@ -1,0 +1,158 @@
+"""The answer of `testbed plan`, as tables, a picture and a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from testbed.files import write_whole
+from testbed.report.looks import look
+from testbed.report.numbers.wording import NONE, dollars, duration, number, percent, size
+from testbed.report.terminal import plain_unless_terminal, rich_table
+
+Answer = Mapping[str, Any]
+MORE = 1.005  # times the WAN's rate: below, it has enough as it is
+
+
+def title(answer: Answer) -> str:
+    """What is planned, in a line."""
+    asked = answer["asked"]
+    where = ", ".join(asked["regions"])
+    return f"{asked['model']}, {number(asked['parameters'] / 1e6)} million parameters, in {where}"
+
+
+def conditions(answer: Answer) -> str:
+    """What the numbers hold for."""
+    it = answer["asked"]
+    rates = it["wan_mbit"].values()
+    wan = f"WAN {number(min(rates))} to {number(max(rates))} Mbit/s" if rates else "no WAN"
+    parts = [
+        f"profile {it['profile']}",
+        wan,
+        f"LAN {number(it['lan_mbit'])} Mbit/s",
+        f"{len(it['regions'])} × {it['workers_per_region']} workers",
+        f"global server in {it['server_region']}",
+        f"device {it['device']}",
+        f"a gradient takes {duration(it['gradient_s'])}",
+        f"{size(it['gradient_bytes'])} in float32",
+    ]
+    return " · ".join(parts)
+
+
+def table(answer: Answer) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells: a row for each system and period."""
+    shares = [f"{answer['asked']['share']:g}"]
+    heads = ["system", "syncs every", "a step", "computing", "WAN bytes", "busiest link", "egress"]
+    heads += [f"{percent_of(share)} needs" for share in shares] + ["steps to target"]
+    cells = []
+    for row in answer["systems"]:
+        usd = row["usd_per_day"]
+        link = row["busiest_link"]
+        day = size(row["day_bytes"][link]) if link else NONE
+        cells.append(
+            [
+                name_of(row["system"]),
+                _period(row["period"]),
+                duration(row["step_s"]),
+                percent(row["compute_share"]),
+                f"{size(row['wan_bytes_per_step'])} a step",
+                f"{day} a day",
+                NONE if usd is None else f"{dollars(usd)} a day",
+                *(_rate(row["rate_for"][share]) for share in shares),
+                _steps(row["steps_to_target"]),
+            ]
+        )
+    return heads, cells
+
+
+def percent_of(share: str) -> str:
+    """A share, the key of an answer, as a head."""
+    return f"{100 * float(share):g} %"
+
+
+def name_of(system: str) -> str:
+    """A system as tables call it; a plan's second of a kind keeps what tells it from the first."""
+    own, _, rest = system.partition("-int")
+    return f"{look(own).label}, {rest} bits" if rest else look(system).label
+
+
+def _period(period: int) -> str:
+    return "step" if period == 1 else f"{period:,} steps"
+
+
+def _rate(factor: float | None) -> str:
+    if factor is None:
+        return "no rate does"
+    return "as it is" if factor <= MORE else f"{number(factor)}× the WAN"
+
+
+def _steps(known: Mapping[str, float] | None) -> str:
+    if known is None:
+        return "not known"
+    return f"{known['ratio']:.2f}× ({known['low']:.2f} to {known['high']:.2f})"
+
+
+def sentences(answer: Answer) -> list[str]:
+    """What is recommended, why, and what would change it."""
+    said = []
+    for share, choice in answer["recommended"].items():
+        what = _recommended(choice) if choice else _nearest(answer, share)
+        said.append(f"For {percent_of(share)} of a step computing: {what}.")
+    asked = answer["asked"]["share"]
+    said.append(f"What would change the answer for {percent_of(f'{asked:g}')}:")
+    now = answer["recommended"][f"{asked:g}"]
+    for words, choice in answer["would_change"].items():
+        same = (choice and (choice["system"], choice["period"])) == (now and (now["system"], now["period"]))
+        said.append(f"  with {words}: {'the same' if same else _short(choice)}")
+    return said + list(answer["notes"])
+
+
+def _recommended(choice: Mapping[str, Any]) -> str:
+    cost = "" if choice["usd_per_day"] is None else f", {dollars(choice['usd_per_day'])} of egress a day"
+    why = f" ({choice['departs']})" if choice["departs"] else ""
+    return f"{_short(choice)}{why}: {duration(choice['step_s'])} a step{cost}"
+
+
+def _nearest(answer: Answer, share: str) -> str:
+    """What to say where nothing has the share: which would have it on a faster WAN, if any."""
+    faster = [row for row in answer["systems"] if row["rate_for"][share] is not None]
+    if not faster:
+        return "none of these; a step takes too long without the WAN already, inside the regions and in coding"
+    nearest = min(faster, key=lambda row: row["rate_for"][share])
+    return f"none of these; {_short(nearest)} would have it at {number(nearest['rate_for'][share])}× the WAN's rate"
+
+
+def _short(choice: Mapping[str, Any] | None) -> str:
+    if choice is None:
+        return "none"
+    every = "" if choice["period"] == 1 else f" every {choice['period']:,} steps"
+    return f"{name_of(choice['system'])}{every}"
+
+
+def show(answer: Answer, console: Console | None = None) -> None:
+    """Print the answer."""
+    console = plain_unless_terminal(console)
+    console.print(rich_table(title(answer), *table(answer)))
+    console.print(escape(conditions(answer)), style="dim")
+    for sentence in sentences(answer):
+        console.print(escape(sentence), style="bold" if sentence.startswith("For") else None)
+
+
+def write(answer: Answer, folder: Path) -> list[Path]:
+    """Write `plan.json`, `plan.png` and the page `plan.html`; returns where they are."""
+    from testbed.report.page.html import plan_page
+    from testbed.report.pictures.plan import draw
+    from testbed.report.pictures.style import png, save
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / name for name in ("plan.json", "plan.png", "plan.html")]
+    write_whole(paths[0], json.dumps(answer, indent=1) + "\n")
+    figure = draw(answer)
+    write_whole(paths[2], plan_page(answer, png(figure)))
+    save(figure, paths[1])
+    return paths

@@ -1,0 +1,160 @@
+"""`testbed plan` answers what a run would have shown, and says what it cannot know."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import experiment, start
+
+from testbed.cli.command_line import main
+from testbed.errors import InputError
+from testbed.experiment.load import from_dict
+from testbed.experiment.schema import Experiment
+from testbed.harness import plan as plans
+from testbed.report.numbers.summary import read
+
+SYSTEMS: dict[str, Any] = {"baseline": {}, "fp16": {}, "terngrad": {}, "diloco": {"local_steps": 4}}
+QUESTION = ["plan", "--gradient", "1.3GB", "--step-time", "0.8", "--regions", "us-west-1,eu-west-1,ap-southeast-1"]
+
+
+def asked(systems: dict[str, Any] = SYSTEMS, parameters: int = 10_000_000, **topology: Any) -> Experiment:
+    data = {
+        "topology": {
+            "profile": "weightgrad-ec2",
+            "regions": ["us-west-1", "us-east-1"],
+            "server_region": "us-east-2",
+            "workers_per_region": 2,
+            **topology,
+        },
+        "model": {"name": "vector", "parameters": parameters, "forward_gflop": 2000.0},
+        "training": {"steps": 1000, "batch_size": 4},
+        "compute": {"device": "a100", "math": "none"},
+        "systems": systems,
+        "run": {"fabric": "virtual", "link_interval_s": 1e9},
+    }
+    return from_dict(data, "test.toml")
+
+
+def played_step_s(it: Experiment, system: str, steps: int, folder: Path) -> float:
+    """Of a timing-only run."""
+    data = it.as_dict()
+    data["training"]["steps"], data["run"]["checkpoint_steps"] = steps, steps
+    data["systems"] = {system: data["systems"][system]}
+    _, frame = read(start(from_dict(data, "test.toml"), folder))
+    return float(frame["mean_step_s"].iloc[0])
+
+
+@pytest.mark.parametrize("system", ["baseline", "fp16", "terngrad"])
+def test_a_step_takes_what_it_takes_in_a_run(system: str, tmp_path: Path) -> None:
+    it = asked()
+    (option,) = [each for each in plans.ask(it, {}).options if each.name == system]
+    assert option.step_s == pytest.approx(played_step_s(it, system, 20, tmp_path), rel=0.01)
+
+
+@pytest.mark.parametrize("period", [10, 40])
+def test_any_period_follows_from_one(period: int, tmp_path: Path) -> None:
+    options = plans.ask(asked(), {}, [period]).options
+    (option,) = [each for each in options if each.name == "diloco"]
+    longer = asked({"diloco": {"local_steps": period}})
+    assert option.step_s == pytest.approx(played_step_s(longer, "diloco", 2 * period, tmp_path), rel=0.01)
+
+
+def test_the_rate_that_a_share_needs_gives_that_share() -> None:
+    plan = plans.ask(asked(lan_mbit=1e5), {})
+    for option in plan.options:
+        factor = option.rate_for(0.2)
+        assert option.at_rate(factor) == pytest.approx(0.2)
+        there = plans.ask(plans.altered(plan.experiment, wan_factor=factor), {})
+        (found,) = [each for each in there.options if each.name == option.name]
+        assert found.share == pytest.approx(0.2, rel=0.1)
+
+
+def test_the_first_that_has_the_share_is_recommended() -> None:
+    plan = plans.ask(asked(lan_mbit=1e5), {})
+    shares = {option.name: option.share for option in plan.options}
+    assert shares["baseline"] < shares["fp16"] < shares["terngrad"]
+    found = plan.recommended(shares["fp16"])
+    assert found is not None and found.name == "fp16"
+    longer = plan.recommended(0.99 * plan.options[-1].every(plans.LONGEST).share)
+    assert longer is not None and longer.name == "diloco" and 1 < longer.period <= plans.LONGEST
+    assert longer.share >= 0.99 * plan.options[-1].every(plans.LONGEST).share
+    assert longer.every(longer.period - 1).share < longer.share
+    assert plan.recommended(0.999) is None
+
+
+def test_bytes_and_prices_are_of_the_links() -> None:
+    (baseline, *_) = plans.ask(asked(), {}).options
+    up = [size for link, size in baseline.here.sync_bytes.items() if link.endswith(">us-east-2")]
+    assert up == pytest.approx([4e7 * 1514 / 1448] * 2, rel=0.001)
+    assert baseline.day_usd > 0
+    assert sum(baseline.day_bytes.values()) == pytest.approx(baseline.step_bytes * plans.DAY_S / baseline.step_s)
+
+
+def test_kept_runs_say_what_a_system_costs_in_steps(tmp_path: Path) -> None:
+    rows = ["system,seed,model,steps_to_target"]
+    rows += [
+        f"{system},{seed},tiny,{steps}" for seed in (0, 1, 2) for system, steps in (("baseline", 100), ("bgt", 150))
+    ]
+    path = tmp_path / "summary.csv"
+    path.write_text("\n".join([*rows, "never,0,tiny,"]) + "\n")
+    assert plans.kept_steps("tiny", path)["bgt"] == pytest.approx({"ratio": 1.5, "low": 1.5, "high": 1.5})
+    assert "never" not in plans.kept_steps("tiny", path)
+    assert plans.kept_steps("another", path) == {}
+
+
+def test_sizes_that_nobody_knows_are_refused(small_data: None) -> None:
+    with pytest.raises(InputError, match="dgc: how large its messages are"):
+        plans.ask(experiment(systems={"dgc": {}}, compute={"device": "m60", "math": "none"}), {})
+
+
+def test_the_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUESTION, "--share", "0.5", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "profile skyplane-22" in said and "global server in" in said
+    assert "For 50 % of a step computing: 1-bit SGD" in said
+    assert "What would change the answer for 50 %:" in said and "with half the WAN's rate:" in said
+    assert "not known for this model" in said
+    answer = json.loads((tmp_path / "plan.json").read_text())
+    assert answer["asked"]["parameters"] == 325_000_000 and answer["asked"]["gradient_s"] == pytest.approx(0.8)
+    assert {row["system"] for row in answer["systems"]} == set(plans.candidates())
+    assert (tmp_path / "plan.png").stat().st_size > 10_000
+    page = (tmp_path / "plan.html").read_text()
+    assert "us-west-1&gt;eu-west-1" in page and "http" not in page.partition("<body>")[2]
+
+
+def test_it_prints_json_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUESTION, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["recommended"].keys() == {"0.5", "0.75", "0.9", "0.95"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        (["--regions", "us-west-1,mars-1"], "--regions: no profile has a region 'mars-1'"),
+        (["--gradient", "0GB"], "--gradient 0GB: a model has 1 to 100,000,000,000,000 parameters"),
+        (["--gradient", "1PB"], "--gradient 1PB: a model has 1 to 100,000,000,000,000 parameters"),
+        (["--gradient", "big"], "--gradient 'big': a number and its unit is needed, e.g. 1.3GB"),
+        (["--parameters", "1M"], "name what is trained by one of --gradient, --parameters and --model"),
+        (["--step-time", "0"], "--step-time 0: a local step takes more than 0 s"),
+        (["--share", "90"], "--share 90: a part of a step above 0 and below 1"),
+        (["--systems", "dgc"], "dgc: how large its messages are"),
+        (["--profile", "nowhere"], "nowhere"),
+        (["--server", "mars-1"], "mars-1"),
+        (["--device", "h1000"], "no device 'h1000'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(changed: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUESTION, *changed]) == 2
+    said = capsys.readouterr().err.strip()
+    assert line in said and "\n" not in said
+
+
+def test_an_experiment_answers_for_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "cifarnet", "--sizes", "weightgrad=0.1"]) == 0
+    said = capsys.readouterr().out
+    assert "WeightGrad" in said and "profile weightgrad-ec2" in said
+    assert main(["plan", "cifarnet", "--gradient", "1GB"]) == 2
+    assert "--gradient cannot go with an experiment file" in capsys.readouterr().err
