@@ -162,8 +162,10 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
     def roles(self) -> Roles:
         """Who takes part; neighbours are those of all systems together."""
         top = self.topology
-        mesh = any(self.kind_of(system).mesh for system in self.systems)
-        return Roles(tuple(top.regions), top.workers_per_region, top.server_region, top.kind, mesh)
+        kinds = [self.kind_of(system) for system in self.systems]
+        beside = tuple(dict.fromkeys(kind.peers for kind in kinds if kind.peers is not None))
+        mesh = any(kind.mesh for kind in kinds)
+        return Roles(tuple(top.regions), top.workers_per_region, top.server_region, top.kind, mesh, beside)
 
     def kind_of(self, system: str) -> type[System]:
         """What the table `[systems.<system>]` runs: what it is `of`, or the system of its own name."""
@@ -172,7 +174,8 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
 
     def roles_of(self, system: str) -> Roles:
         """Who takes part, and who talks to whom, in a run of `system`."""
-        return replace(self.roles, mesh=self.kind_of(system).mesh)
+        kind = self.kind_of(system)
+        return replace(self.roles, kind=kind.peers or self.topology.kind, mesh=kind.mesh, beside=())
 
     @cached_property
     def plan(self) -> NetworkPlan:

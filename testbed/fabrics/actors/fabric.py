@@ -68,6 +68,7 @@ class ActorFabric(Fabric):
         self._device = device
         self._pids: list[int] = []
         self._actors: dict[str, Any] = {}  # Ray's actor handles, whose methods no type checker knows
+        self._playing: dict[str, Any] = {}  # those that have a part in the system that is played
 
     # What the network decides
 
@@ -86,7 +87,7 @@ class ActorFabric(Fabric):
     # The roles
 
     def _start_roles(self) -> None:
-        self._actors = _start_actors(self._assembly, self._device, self._places())
+        self._actors = self._playing = _start_actors(self._assembly, self._device, self._places())
         self._pids = self._all("ready")
         self._all("connect")
 
@@ -94,12 +95,13 @@ class ActorFabric(Fabric):
         for actor in self._actors.values():
             ray.kill(actor)
         _await_end(self._pids)  # so that nobody records any more
-        self._actors, self._pids = {}, []
+        self._actors, self._playing, self._pids = {}, {}, []
 
     def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
         if not self._actors:  # stopped where the trace ended, with messages under way
             self._start_roles()
         self._system = self._assembly.system(system, seed)
+        self._playing = {role: self._actors[role] for role in self._system.task.roles.all}
         self._clock_s = clock_s
         self._events = lines.Follower(records / lines.FILE_NAME)
         steps = self.probe_steps if self.probe is not None else None
@@ -120,7 +122,7 @@ class ActorFabric(Fabric):
         return self._clock_s
 
     def _play(self, stop_at: int, start_s: float, meter: Meter) -> list[float]:
-        pending = {actor.segment.remote(stop_at, start_s, self._clock_s): role for role, actor in self._actors.items()}
+        pending = {actor.segment.remote(stop_at, start_s, self._clock_s): role for role, actor in self._playing.items()}
         clocks = []
         while pending:
             done, _ = ray.wait(list(pending), timeout=meter.until_next_s())
@@ -145,12 +147,12 @@ class ActorFabric(Fabric):
             rmtree(probe_folder(folder, step))
 
     def states(self, folder: Path) -> Mapping[str, Any]:
-        return SavedStates(folder, self._system.initial_state, self._roles.all)
+        return SavedStates(folder, self._system.initial_state, self._system.task.roles.all)
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of every actor at once and return all answers; the first failure is the run's."""
+        """Call a method of every actor that plays at once and return all answers; the first failure is the run's."""
         pending: dict[Any, str] = {
-            getattr(actor, method).remote(*arguments): role for role, actor in self._actors.items()
+            getattr(actor, method).remote(*arguments): role for role, actor in self._playing.items()
         }
         answers: list[Any] = []
         deadline_s = monotonic() + self._experiment.run.patience_s

@@ -20,7 +20,7 @@ from testbed.message import Message
 from testbed.plugins import Registry
 from testbed.roles.compute import NOTHING, Work
 from testbed.roles.node import Node
-from testbed.roles.roles import Roles, kind_of
+from testbed.roles.roles import Kind, Roles, kind_of
 from testbed.types import Fraction, Rate
 from testbed.workloads.config import Training
 
@@ -170,6 +170,7 @@ class System(ABC):
     own_momentum: ClassVar[bool] = False  # whether its option `momentum` is not the optimizer's
     own_clip: ClassVar[bool] = False  # whether it clips gradients itself, by `training.clip_norm`
     mesh: ClassVar[bool] = False  # whether its LPSs exchange messages with each other
+    peers: ClassVar[Kind | None] = None  # how its workers talk to each other where they have no server
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

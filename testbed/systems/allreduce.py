@@ -1,0 +1,129 @@
+"""All-reduce: workers sum their gradients among themselves, without a server.
+
+- `allreduce`: one ring over all workers, in the order of the regions, so that each region's links to its neighbours in
+  the ring carry it once: what torch's DistributedDataParallel does with gloo.
+- `hierarchical-allreduce`: a ring in each region, then one across regions for each chunk, then back: each WAN link
+  carries only what its chunk's worker holds.
+- `localsgd`: workers train by themselves and average their weights every `local_steps`, over a ring (Stich, "Local SGD
+  converges fast and communicates little", ICLR 2019).
+
+All are exact in float32: sums over a ring are in another order than a server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+
+from testbed.roles.node import Node
+from testbed.systems.protocols.base import Knob, Options, System, Task
+from testbed.systems.protocols.replica import Replica
+from testbed.systems.protocols.rings import Ring
+from testbed.types import Count
+
+
+class Serverless(System):
+    """What the three below share: replicas at the workers, and neither LPS nor global server."""
+
+    def initial_state(self, name: str) -> Replica:
+        return Replica.of(self.task, name, self.task.training.optimizer)
+
+    async def lps(self, node: Node, state: object) -> None:
+        raise NotImplementedError(f"{self.name} has no LPS")
+
+    async def global_server(self, node: Node, state: object) -> None:
+        raise NotImplementedError(f"{self.name} has no global server")
+
+    def models(self, states: Mapping[str, Replica]) -> dict[str, torch.Tensor]:
+        return states[self.task.roles.workers[0]].models()
+
+    def _update(self, state: Replica, total: torch.Tensor, step: int) -> None:
+        state.update(self.task, total.div_(len(self.task.roles.workers)), step, self.task.training.optimizer)
+
+
+class AllReduce(Serverless):
+    name = "allreduce"
+    peers = "ring"
+
+    def __init__(self, task: Task, options: Options) -> None:
+        super().__init__(task, options)
+        self.ring = Ring(self, task.roles.workers, slice(0, task.layout.size))
+
+    async def worker(self, node: Node, state: Replica) -> None:
+        learner = self.task.learner(self.worker_index(node))
+        async for step in node.steps(state):
+            loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
+            await self.ring.reduce_scatter(node, gradient, step)
+            await self.ring.all_gather(node, gradient, step)
+            await node.compute(self.task.update_work, self._update, state, gradient, step)
+            node.step_done(step, loss)
+
+
+class HierarchicalAllReduce(Serverless):
+    name = "hierarchical-allreduce"
+    peers = "rings"
+
+    def __init__(self, task: Task, options: Options) -> None:
+        super().__init__(task, options)
+        roles, whole = task.roles, slice(0, task.layout.size)
+        inside = [Ring(self, roles.workers_of(region), whole) for region in roles.regions]
+        self.inside = {worker: ring for ring in inside for worker in ring.members}
+        across = [
+            Ring(self, [ring.members[k] for ring in inside], inside[0].chunk_of(inside[0].members[k]))
+            for k in range(roles.workers_per_region)
+        ]
+        self.across = {worker: ring for ring in across for worker in ring.members}
+
+    async def worker(self, node: Node, state: Replica) -> None:
+        learner = self.task.learner(self.worker_index(node))
+        inside, across = self.inside[node.name], self.across[node.name]
+        async for step in node.steps(state):
+            loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
+            await inside.reduce_scatter(node, gradient, step)
+            await across.reduce_scatter(node, gradient, step)
+            await across.all_gather(node, gradient, step)
+            await inside.all_gather(node, gradient, step)
+            await node.compute(self.task.update_work, self._update, state, gradient, step)
+            node.step_done(step, loss)
+
+
+class LocalSGDOptions(Options, frozen=True, forbid_unknown_fields=True):
+    """`local_steps`: H, steps from one average to the next."""
+
+    local_steps: Count = 20
+
+
+class LocalSGD(Serverless):
+    name = "localsgd"
+    peers = "ring"
+    options_type = LocalSGDOptions
+    knobs: ClassVar[Mapping[str, Knob]] = {"local_steps": Knob(choices=(5, 10, 20, 50))}
+    options: LocalSGDOptions
+
+    def __init__(self, task: Task, options: LocalSGDOptions) -> None:
+        super().__init__(task, options)
+        self.ring = Ring(self, task.roles.workers, slice(0, task.layout.size))
+
+    async def worker(self, node: Node, state: Replica) -> None:
+        learner = self.task.learner(self.worker_index(node))
+        async for step in node.steps(state):
+            loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
+            await node.compute(self.task.update_work, self._update_alone, state, gradient, step)
+            if (step + 1) % self.options.local_steps == 0:
+                await self.ring.reduce_scatter(node, state.weights, step)
+                await self.ring.all_gather(node, state.weights, step)
+                await node.compute(self.task.passes(2), state.weights.div_, len(self.task.roles.workers))
+            node.step_done(step, loss)
+
+    def _update_alone(self, state: Replica, gradient: torch.Tensor, step: int) -> None:
+        state.update(self.task, gradient, step, self.task.training.optimizer)
+
+    def models(self, states: Mapping[str, Replica]) -> dict[str, torch.Tensor]:
+        """The mean of the workers' weights."""
+        replicas = [states[worker] for worker in self.task.roles.workers]
+        models = {"full": torch.stack([replica.weights for replica in replicas]).mean(0)}
+        if replicas[0].ema is not None:
+            models["ema"] = replicas[0].ema.average
+        return models
