@@ -154,8 +154,11 @@ reference-gpt: setup-dev  ## the language model, into results/reference/gpt: ten
 reference-sensitivity: setup-dev  ## the map of speedups over network, device and batch, into results/reference/sensitivity: minutes
 	$(TESTBED) sensitivity systems --systems baseline,fp16,terngrad,dgc,gaia,weightgrad,diloco \
 	    --steps 160 --out build/sensitivity
-	mkdir -p results/reference/sensitivity
+	$(TESTBED) sensitivity systems --systems baseline,terngrad,gaia,weightgrad --axes lan,device --steps 100 \
+	    --set training.batch_size=512 --out build/sensitivity-512
+	mkdir -p results/reference/sensitivity results/reference/sensitivity-512
 	cp build/sensitivity/sensitivity.* results/reference/sensitivity/
+	cp build/sensitivity-512/sensitivity.* results/reference/sensitivity-512/
 
 PAPERS := threshold-nin lenet-terngrad cifarnet-terngrad mqgrad-12 mqgrad-18 isgq vggnet alexnet alexnet-imagenet
 

@@ -7,14 +7,17 @@ from typing import Protocol
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullLocator
 
 from testbed.report.looks import look
 from testbed.report.numbers.summary import BASELINE
+from testbed.report.numbers.wording import number
 from testbed.report.pictures import parts
 from testbed.report.pictures.style import COLUMN, INK, Sheet, drawing, settle
 
 PANEL_INCHES = (2.1, 1.9)
 COLUMNS = 3
+MOST_LEVEL = 5  # ticks that have room side by side
 
 
 class Varied(Protocol):
@@ -69,6 +72,8 @@ def _panel(panel: Axes, frame: pd.DataFrame, systems: Sequence[str], stands_at: 
         panel.set_xticks(range(len(values)), [str(value) for value in values])
     else:
         panel.set_xscale("log")
-        panel.xaxis.set_major_formatter(parts.PLAIN)
+        panel.set_xticks(values, [number(value) for value in values])
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.tick_params(axis="x", labelrotation=45 if len(values) > MOST_LEVEL else 0)
     if stands_at in values:
         panel.axvline(values.index(stands_at) if named else stands_at, color=INK.muted, lw=0.8, zorder=1)  # type: ignore[arg-type]
