@@ -7,6 +7,7 @@ from pathlib import Path
 
 from testbed.cli.options import Commands, add_experiment, count, names, one
 from testbed.errors import InputError, nearest
+from testbed.files import write_whole
 
 EPILOG = """\
 One thing after another is varied: the LAN's goodput, the WAN's goodput and round trip, the device, the batch. One
@@ -33,6 +34,7 @@ def _sensitivity(options: argparse.Namespace) -> int:
     from testbed.experiment import load
     from testbed.experiment.assembly import Assembly
     from testbed.harness import sensitivity
+    from testbed.report import varied
     from testbed.report.pictures import sensitivity as picture
     from testbed.report.pictures.style import save
 
@@ -56,6 +58,7 @@ def _sensitivity(options: argparse.Namespace) -> int:
         picture.draw(frame, chosen, stands, f"{target}: speedup of a step over the baseline's"),
         folder / "sensitivity.png",
     )
+    write_whole(folder / "sensitivity.md", varied.markdown(frame, chosen))
     print(frame.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
     print(f"table:   {folder / sensitivity.TABLE}\npicture: {folder / 'sensitivity.png'}")
     return 0
