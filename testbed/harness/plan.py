@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from math import ceil, inf, isinf, isnan
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -106,7 +105,7 @@ def timed(experiment: Experiment, system: str) -> Timed:
     if period == 1:
         return Timed(gradient_s, spans[-1], each)
     # The step after one that synchronises has its answer to take in, too: what a period has beyond its local steps.
-    local_s = median(spans[period : 2 * period])
+    local_s = min(spans[period:])
     return Timed(gradient_s, sum(spans[period:]) - (period - 1) * local_s, each, local_s)
 
 

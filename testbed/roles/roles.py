@@ -72,7 +72,11 @@ class Roles:
 
     def stream_of(self, name: str) -> int:
         """A number of the role's own, which keys its random draws: a worker's index, then LPSs, then the GS."""
-        return (*self.workers, *self.lpss, self.global_server).index(name)
+        return self._streams[name]
+
+    @cached_property
+    def _streams(self) -> dict[str, int]:
+        return {name: k for k, name in enumerate((*self.workers, *self.lpss, self.global_server))}
 
     def server_of(self, name: str) -> str | None:
         """Whom `name` sends to: a worker to its LPS (flat: to the GS), an LPS to the GS, the GS and peers to nobody."""

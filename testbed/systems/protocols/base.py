@@ -241,7 +241,7 @@ class System(ABC):
 
     def worker_index(self, node: Node) -> int:
         """The worker's number in the run, which keys its data and its random draws."""
-        return self.task.roles.workers.index(node.name)
+        return self.task.roles.stream_of(node.name)
 
 
 def _given(value: float | msgspec.UnsetType) -> float | None:

@@ -36,6 +36,7 @@ class Ring:
 
     def __init__(self, system: System, members: Sequence[str], place: slice) -> None:
         self.members = tuple(members)
+        self._number = {name: number for number, name in enumerate(self.members)}
         size, count = place.stop - place.start, len(self.members)
         cuts = [size * k // count for k in range(count + 1)]
         lengths = [stop - start for start, stop in pairwise(cuts)]
@@ -44,7 +45,7 @@ class Ring:
 
     def chunk_of(self, name: str) -> slice:
         """The stretch of which worker `name` holds the sum after `reduce_scatter`."""
-        return self.places[(self.members.index(name) + 1) % len(self.members)]
+        return self.places[(self._number[name] + 1) % len(self.members)]
 
     async def reduce_scatter(self, node: Node, vector: torch.Tensor, step: int) -> None:
         """Add up the members' vectors, in place; each then has the sum in its `chunk_of`."""
@@ -62,11 +63,11 @@ class Ring:
     def _turns(self, node: Node, first: int) -> list[tuple[int, int]]:
         """The numbers of the chunks that are sent and taken, turn by turn."""
         count = len(self.members)
-        own = self.members.index(node.name) + first
+        own = self._number[node.name] + first
         return [((own - turn) % count, (own - turn - 1) % count) for turn in range(count - 1)]
 
     def _at(self, node: Node, distance: int) -> str:
-        return self.members[(self.members.index(node.name) + distance) % len(self.members)]
+        return self.members[(self._number[node.name] + distance) % len(self.members)]
 
     async def _send(self, node: Node, vector: torch.Tensor, kind: str, chunk: int, step: int) -> None:
         buffers = self._codecs[chunk].encode(vector[self.places[chunk]])
