@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pandas as pd
@@ -94,3 +95,20 @@ def test_the_readme_begins_with_the_two_commands() -> None:
     commands = [line.split("#")[0].strip() for line in (ROOT / "README.md").read_text().splitlines()[:6]]
     assert "make experiment TARGET=cifarnet" in commands
     assert "make test" in commands
+
+
+def test_predictions_are_those_that_the_code_makes() -> None:
+    found = runpy.run_path(str(ROOT / "benchmarks" / "validation.py"))
+    assert (REFERENCE / "validation" / "diloco.md").read_text() == found["markdown"](found["compared"]())
+
+
+def test_what_is_said_of_the_map_is_in_it() -> None:
+    text = " ".join((DOCS / "reference.md").read_text().split())
+    frame = pd.read_csv(REFERENCE / "sensitivity-512" / "sensitivity.csv")
+    lan = frame[frame["axis"] == "lan"].astype({"value": float}).pivot(index="value", columns="system", values="step_s")
+    speedups = lan["baseline"] / lan["weightgrad"]
+    assert f"1,000 Mbit/s, {speedups[1000]:.2f}×, and one of 10,000, {speedups[10_000]:.2f}×" in text
+    assert speedups[10_000] < 5.36 < speedups[1000]
+    slower = {name: lan[name] / lan["weightgrad"] for name in ("terngrad", "gaia")}
+    assert f"then takes {slower['terngrad'][1000]:.1f} times WeightGrad's" in text
+    assert f"Gaia's {slower['gaia'][1000]:.1f} and {slower['gaia'][10_000]:.2f} times" in text

@@ -9,7 +9,7 @@ import pandas as pd
 from testbed.report.looks import look
 from testbed.report.numbers.summary import BASELINE
 from testbed.report.numbers.tables import markdown_table
-from testbed.report.numbers.wording import NONE, duration, is_missing, number, times
+from testbed.report.numbers.wording import NONE, duration, is_missing, times
 from testbed.report.pictures.sensitivity import Varied
 
 
@@ -32,6 +32,6 @@ def markdown(frame: pd.DataFrame, axes: Sequence[Varied]) -> str:
             found = [column.get(value) for value in values]
             name = f"{look(system).label}: a step" if system == BASELINE else look(system).label
             cells.append([name, *(NONE if is_missing(each) else write(each) for each in found)])
-        heads = [axis.label, *(value if isinstance(value, str) else number(value) for value in values)]
+        heads = [axis.label, *(value if isinstance(value, str) else f"{value:,g}" for value in values)]
         parts.append(markdown_table(heads, cells))
     return "\n\n".join(parts) + "\n"

@@ -11,7 +11,6 @@ from matplotlib.ticker import NullLocator
 
 from testbed.report.looks import look
 from testbed.report.numbers.summary import BASELINE
-from testbed.report.numbers.wording import number
 from testbed.report.pictures import parts
 from testbed.report.pictures.style import COLUMN, INK, Sheet, drawing, settle
 
@@ -72,7 +71,7 @@ def _panel(panel: Axes, frame: pd.DataFrame, systems: Sequence[str], stands_at: 
         panel.set_xticks(range(len(values)), [str(value) for value in values])
     else:
         panel.set_xscale("log")
-        panel.set_xticks(values, [number(value) for value in values])
+        panel.set_xticks(values, [f"{value:,g}" for value in values])
         panel.xaxis.set_minor_locator(NullLocator())
         panel.tick_params(axis="x", labelrotation=45 if len(values) > MOST_LEVEL else 0)
     if stands_at in values:
