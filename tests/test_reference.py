@@ -97,6 +97,7 @@ def test_the_readme_begins_with_the_two_commands() -> None:
     assert "make test" in commands
 
 
+@pytest.mark.slow
 def test_predictions_are_those_that_the_code_makes() -> None:
     found = runpy.run_path(str(ROOT / "benchmarks" / "validation.py"))
     assert (REFERENCE / "validation" / "diloco.md").read_text() == found["markdown"](found["compared"]())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,7 @@ def _plan(options: argparse.Namespace) -> int:
         planned.show(answer)
     if options.out is not None:
         for path in planned.write(answer, options.out):
-            print(f"written: {path}")
+            print(f"written: {path}", file=sys.stderr if options.json else sys.stdout)
     return 0
 
 

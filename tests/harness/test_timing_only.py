@@ -49,6 +49,7 @@ def test_times_and_bytes_are_those_of_a_run_that_computes(small_data: None, syst
     assert_same_times_and_bytes(*both(tmp_path, system, OPTIONS.get(system, {})))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", sorted(name for name, kind in SYSTEMS.items() if "flat" in kind.topologies))
 def test_so_they_are_where_all_workers_talk_to_one_server(small_data: None, system: str, tmp_path: Path) -> None:
     assert_same_times_and_bytes(*both(tmp_path, system, OPTIONS.get(system, {}), kind="flat", workers_per_region=3))
