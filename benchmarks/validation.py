@@ -4,7 +4,7 @@
 
 Nothing is fitted. What goes in is the number of parameters, the rate that `tc` was set to (which counts headers, so
 that TCP delivers less), h, and the median time of a local step; what comes out is how long a synchronisation blocks,
-and the share of the time that computes. The synchronisation is `localsgd`'s, a ring all-reduce of as many float32
+and the share of the time that computes. The synchronisation is `local-sgd`'s, a ring all-reduce of as many float32
 values. Predicted, not measured by anyone, are the rows of other rates and of local SGD, which sends the same.
 """
 
@@ -51,11 +51,11 @@ def predicted(rate_mbit: float, period: int, compute_ms: float) -> tuple[float, 
         "model": {"name": "vector", "parameters": PARAMETERS},
         "training": {"steps": 1000, "batch_size": HOSTS},
         "compute": {"device": "l40s", "math": "none"},
-        "systems": {"localsgd": {"local_steps": max(period, 2)}},
+        "systems": {"local-sgd": {"local_steps": max(period, 2)}},
         "run": {"fabric": "virtual", "link_interval_s": 1e9},
     }
     experiment = plan.step_device(from_dict(data, "validation"), compute_ms / 1e3)
-    timed = plan.timed(experiment, "localsgd")
+    timed = plan.timed(experiment, "local-sgd")
     assert timed.local_s is not None
     sync_s = timed.sync_s - timed.local_s
     return 1e3 * sync_s, period * compute_ms / (period * compute_ms + 1e3 * sync_s)

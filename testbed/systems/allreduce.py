@@ -4,7 +4,7 @@
   the ring carry it once: what torch's DistributedDataParallel does with gloo.
 - `hierarchical-allreduce`: a ring in each region, then one across regions for each chunk, then back: each WAN link
   carries only what its chunk's worker holds.
-- `localsgd`: workers train by themselves and average their weights every `local_steps`, over a ring (Stich, "Local SGD
+- `local-sgd`: workers train by themselves and average their weights every `local_steps`, over a ring (Stich, "Local SGD
   converges fast and communicates little", ICLR 2019).
 
 All are exact in float32: sums over a ring are in another order than a server's.
@@ -96,7 +96,7 @@ class LocalSGDOptions(Options, frozen=True, forbid_unknown_fields=True):
 
 
 class LocalSGD(Serverless):
-    name = "localsgd"
+    name = "local-sgd"
     peers = "ring"
     options_type = LocalSGDOptions
     knobs: ClassVar[Mapping[str, Knob]] = {"local_steps": Knob(choices=(5, 10, 20, 50))}

@@ -59,6 +59,6 @@ def test_the_command_draws_the_map(
     assert "sensitivity.png" in capsys.readouterr().out
     assert (tmp_path / "results" / "sensitivity" / "cifarnet" / "sensitivity.png").stat().st_size > 10_000
     table = (tmp_path / "results" / "sensitivity" / "cifarnet" / "sensitivity.md").read_text()
-    assert "| WAN round trip (times the profile's) | 0.100 |" in table and "| Baseline: a step |" in table
+    assert "| WAN round trip (times the profile's) | 0.1 |" in table and "| Baseline: a step |" in table
     assert main([*command, "lam"]) == 2
     assert "--axes lam: no such axis; did you mean 'lan'?" in capsys.readouterr().err

@@ -87,7 +87,7 @@ def test_a_ring_takes_the_time_that_its_turns_take() -> None:
 
 
 def test_local_sgd_sends_nothing_between_its_averages() -> None:
-    played = run("localsgd", steps=6, local_steps=3)
+    played = run("local-sgd", steps=6, local_steps=3)
     onward = [event.messages for event in played.of(Sent) if event.messages > 1]
     assert set(onward) == {2 * 2 * 3 + 1}
     weights = [state.weights for state in played.states.values()]
@@ -96,14 +96,14 @@ def test_local_sgd_sends_nothing_between_its_averages() -> None:
 
 
 def test_averaging_in_every_step_is_the_baseline() -> None:
-    played = run("localsgd", steps=6, local_steps=1)
+    played = run("local-sgd", steps=6, local_steps=1)
     assert torch.allclose(played.models["full"], sums(("a", "b"), 2), atol=1e-5)
 
 
 def test_the_average_keeps_its_moving_average() -> None:
     roles = Roles(("a", "b"), 2, "c", "ring")
     training = Training(steps=4, ema_decay=0.9)
-    for system in ("allreduce", "localsgd"):
+    for system in ("allreduce", "local-sgd"):
         models = play(system, quadratic_task(roles, 4, training=training), FAST, {}).models
         assert set(models) == {"full", "ema"}
 
