@@ -314,34 +314,30 @@ def answer(plan: Plan, shares: Sequence[float], share: float, changes: Mapping[s
             "share": share,
         },
         "systems": [_row(option, shares, kept) for option in plan.options],
-        "recommended": {f"{each:g}": _choice(plan.recommended(each)) for each in shares},
-        "would_change": {words: _choice(option) for words, option in changes.items()},
+        "recommended": {f"{each:g}": _or_none(plan.recommended(each)) for each in shares},
+        "would_change": {words: _or_none(option) for words, option in changes.items()},
         "notes": _notes(plan, kept),
     }
 
 
 def _row(option: Option, shares: Sequence[float], kept: Mapping[str, Any]) -> dict[str, Any]:
     busiest = max(option.day_bytes, key=lambda link: option.day_bytes[link], default="")
-    usd = option.day_usd
     return {
-        "system": option.name,
-        "period": option.period,
-        "departs": option.departs,
-        "step_s": option.step_s,
-        "compute_share": option.share,
+        **_choice(option),
         "wan_bytes_per_step": option.step_bytes,
         "day_bytes": option.day_bytes,
         "busiest_link": busiest,
-        "usd_per_day": None if isnan(usd) else usd,
         "rate_for": {f"{each:g}": None if isinf(rate := option.rate_for(each)) else rate for each in shares},
         "steps_to_target": kept.get(option.name),
         "share_at": [[factor, option.at_rate(factor)] for factor in FACTORS],
     }
 
 
-def _choice(option: Option | None) -> dict[str, Any] | None:
-    if option is None:
-        return None
+def _or_none(option: Option | None) -> dict[str, Any] | None:
+    return None if option is None else _choice(option)
+
+
+def _choice(option: Option) -> dict[str, Any]:
     return {
         "system": option.name,
         "period": option.period,
@@ -357,7 +353,7 @@ def _notes(plan: Plan, kept: Mapping[str, Any]) -> list[str]:
     notes = [f"What a system costs in steps to a target {known}."]
     if any(option.periodic for option in plan.options):
         notes.append("A longer period costs steps, too: DiLoCo's papers go to 500 of 88,000 steps.")
-    if any(option.day_usd != option.day_usd for option in plan.options):
+    if any(isnan(option.day_usd) for option in plan.options):
         notes.append("A link between these regions has no list price, so no price of a day is given.")
     if plan.experiment.plan.profile.assumed:
         notes.append(f"Profile {plan.experiment.topology.profile} assumes some of its links: testbed profile show.")

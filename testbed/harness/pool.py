@@ -76,6 +76,13 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _why(exitcode: int | None) -> str:
+    """What most likely ended a process that gave no answer."""
+    if exitcode is not None and exitcode > 0:  # it ended by itself, before it had begun its work
+        return 'in a script, call testbed.run below `if __name__ == "__main__":`, or give jobs=1'
+    return "is there memory for --jobs?"
+
+
 def _end(ours: Connection, process: BaseProcess) -> None:
     """Take the answer of a process that has ended; raise what it failed with."""
     try:
@@ -83,7 +90,7 @@ def _end(ours: Connection, process: BaseProcess) -> None:
     except EOFError:
         process.join()
         died = f"a process of the run died (exit code {process.exitcode})"
-        raise RunError(f"{died}; is there memory for --jobs?") from None
+        raise RunError(f"{died}; {_why(process.exitcode)}") from None
     finally:
         ours.close()
     process.join()

@@ -12,11 +12,13 @@ All are exact in float32: sums over a ring are in another order than a server's.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
+from testbed.errors import ProtocolError
 from testbed.roles.node import Node
 from testbed.systems.protocols.base import Knob, Options, System, Task
 from testbed.systems.protocols.replica import Replica
@@ -25,22 +27,37 @@ from testbed.types import Count
 
 
 class Serverless(System):
-    """What the three below share: replicas at the workers, and neither LPS nor global server."""
+    """Replicas at the workers, and neither LPS nor global server; a subclass says how vectors are summed."""
+
+    @abstractmethod
+    async def sum(self, node: Node, vector: torch.Tensor, step: int) -> None:
+        """Replace `vector` by the sum of all workers'."""
 
     def initial_state(self, name: str) -> Replica:
         return Replica.of(self.task, name, self.task.training.optimizer)
 
-    async def lps(self, node: Node, state: object) -> None:
-        raise NotImplementedError(f"{self.name} has no LPS")
+    async def worker(self, node: Node, state: Replica) -> None:
+        learner = self.task.learner(self.worker_index(node))
+        async for step in node.steps(state):
+            loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
+            await self.step(node, state, gradient, step)
+            node.step_done(step, loss)
 
-    async def global_server(self, node: Node, state: object) -> None:
-        raise NotImplementedError(f"{self.name} has no global server")
+    async def step(self, node: Node, state: Replica, gradient: torch.Tensor, step: int) -> None:
+        """Update with the mean gradient of all workers."""
+        await self.sum(node, gradient, step)
+        await node.compute(self.task.update_work, self._update, state, gradient, step, len(self.task.roles.workers))
+
+    def _update(self, state: Replica, total: torch.Tensor, step: int, workers: int) -> None:
+        state.update(self.task, total.div_(workers), step, self.task.training.optimizer)
+
+    async def lps(self, node: Node, state: Any) -> None:
+        raise ProtocolError(f"{node.name}: {self.name} has no servers")
+
+    global_server = lps
 
     def models(self, states: Mapping[str, Replica]) -> dict[str, torch.Tensor]:
         return states[self.task.roles.workers[0]].models()
-
-    def _update(self, state: Replica, total: torch.Tensor, step: int) -> None:
-        state.update(self.task, total.div_(len(self.task.roles.workers)), step, self.task.training.optimizer)
 
 
 class AllReduce(Serverless):
@@ -51,14 +68,9 @@ class AllReduce(Serverless):
         super().__init__(task, options)
         self.ring = Ring(self, task.roles.workers, slice(0, task.layout.size))
 
-    async def worker(self, node: Node, state: Replica) -> None:
-        learner = self.task.learner(self.worker_index(node))
-        async for step in node.steps(state):
-            loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
-            await self.ring.reduce_scatter(node, gradient, step)
-            await self.ring.all_gather(node, gradient, step)
-            await node.compute(self.task.update_work, self._update, state, gradient, step)
-            node.step_done(step, loss)
+    async def sum(self, node: Node, vector: torch.Tensor, step: int) -> None:
+        await self.ring.reduce_scatter(node, vector, step)
+        await self.ring.all_gather(node, vector, step)
 
 
 class HierarchicalAllReduce(Serverless):
@@ -76,17 +88,12 @@ class HierarchicalAllReduce(Serverless):
         ]
         self.across = {worker: ring for ring in across for worker in ring.members}
 
-    async def worker(self, node: Node, state: Replica) -> None:
-        learner = self.task.learner(self.worker_index(node))
+    async def sum(self, node: Node, vector: torch.Tensor, step: int) -> None:
         inside, across = self.inside[node.name], self.across[node.name]
-        async for step in node.steps(state):
-            loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
-            await inside.reduce_scatter(node, gradient, step)
-            await across.reduce_scatter(node, gradient, step)
-            await across.all_gather(node, gradient, step)
-            await inside.all_gather(node, gradient, step)
-            await node.compute(self.task.update_work, self._update, state, gradient, step)
-            node.step_done(step, loss)
+        await inside.reduce_scatter(node, vector, step)
+        await across.reduce_scatter(node, vector, step)
+        await across.all_gather(node, vector, step)
+        await inside.all_gather(node, vector, step)
 
 
 class LocalSGDOptions(Options, frozen=True, forbid_unknown_fields=True):
@@ -95,30 +102,18 @@ class LocalSGDOptions(Options, frozen=True, forbid_unknown_fields=True):
     local_steps: Count = 20
 
 
-class LocalSGD(Serverless):
+class LocalSGD(AllReduce):
     name = "local-sgd"
-    peers = "ring"
     options_type = LocalSGDOptions
     knobs: ClassVar[Mapping[str, Knob]] = {"local_steps": Knob(choices=(5, 10, 20, 50))}
     options: LocalSGDOptions
 
-    def __init__(self, task: Task, options: LocalSGDOptions) -> None:
-        super().__init__(task, options)
-        self.ring = Ring(self, task.roles.workers, slice(0, task.layout.size))
-
-    async def worker(self, node: Node, state: Replica) -> None:
-        learner = self.task.learner(self.worker_index(node))
-        async for step in node.steps(state):
-            loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
-            await node.compute(self.task.update_work, self._update_alone, state, gradient, step)
-            if (step + 1) % self.options.local_steps == 0:
-                await self.ring.reduce_scatter(node, state.weights, step)
-                await self.ring.all_gather(node, state.weights, step)
-                await node.compute(self.task.passes(2), state.weights.div_, len(self.task.roles.workers))
-            node.step_done(step, loss)
-
-    def _update_alone(self, state: Replica, gradient: torch.Tensor, step: int) -> None:
-        state.update(self.task, gradient, step, self.task.training.optimizer)
+    async def step(self, node: Node, state: Replica, gradient: torch.Tensor, step: int) -> None:
+        """Update with the worker's own gradient, and average the weights when it is time."""
+        await node.compute(self.task.update_work, self._update, state, gradient, step, 1)
+        if (step + 1) % self.options.local_steps == 0:
+            await self.sum(node, state.weights, step)
+            await node.compute(self.task.passes(2), state.weights.div_, len(self.task.roles.workers))
 
     def models(self, states: Mapping[str, Replica]) -> dict[str, torch.Tensor]:
         """The mean of the workers' weights."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from torch import Tensor, nn
 
 from testbed.errors import InputError
 from testbed.layout import Layout
@@ -54,6 +55,23 @@ def test_a_network_is_sized_without_memory_and_without_its_data(monkeypatch: pyt
     assert sized is not None and sized.layout.size == 25_557_032
     assert sized.forward_flops == pytest.approx(8.18e9, rel=0.01)
     assert sized.dataset.train_examples == 1_281_167
+
+
+def test_a_network_that_looks_at_its_values_is_sized_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Looks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.output = nn.Linear(3 * 24 * 24, 10)
+            self.scale = float(self.output.weight.detach().abs().max())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.output(x.flatten(1)) * (1.0 if bool(x.sum() > 0) else self.scale)
+
+    spec = base.ModelSpec(lambda outputs: Looks(), (3, 24, 24), base.Model)
+    monkeypatch.setitem(base.MODELS._found, "looks", spec)
+    sized = SizedWorkload.of_module(base.Model("looks"), Data("cifar10"))
+    assert sized is not None and sized.layout.size == 3 * 24 * 24 * 10 + 10
+    assert sized.forward_flops == 2 * 3 * 24 * 24 * 10
 
 
 def test_a_model_of_so_many_parameters_has_as_many() -> None:
