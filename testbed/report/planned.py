@@ -23,7 +23,8 @@ def title(answer: Answer) -> str:
     """What is planned, in a line."""
     asked = answer["asked"]
     where = ", ".join(asked["regions"])
-    return f"{asked['model']}, {number(asked['parameters'] / 1e6)} million parameters, in {where}"
+    what = f"A gradient of {size(asked['gradient_bytes'])}" if asked["model"] == "vector" else asked["model"]
+    return f"{what}, {number(asked['parameters'] / 1e6)} million parameters, in {where}"
 
 
 def conditions(answer: Answer) -> str:
@@ -104,11 +105,12 @@ def sentences(answer: Answer) -> list[str]:
         what = _recommended(choice) if choice else _nearest(answer, share)
         said.append(f"For {percent_of(share)} of a step computing: {what}.")
     asked = answer["asked"]["share"]
-    said.append(f"What would change the answer for {percent_of(f'{asked:g}')}:")
     now = answer["recommended"][f"{asked:g}"]
     for words, choice in answer["would_change"].items():
         same = (choice and (choice["system"], choice["period"])) == (now and (now["system"], now["period"]))
-        said.append(f"  with {words}: {'the same' if same else _short(choice)}")
+        said.append(
+            f"With {words} it would be {'the same' if same else _short(choice)} for {percent_of(f'{asked:g}')}."
+        )
     return said + list(answer["notes"])
 
 

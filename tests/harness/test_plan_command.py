@@ -115,7 +115,7 @@ def test_the_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr().out
     assert "profile skyplane-22" in said and "global server in" in said
     assert "For 50 % of a step computing: 1-bit SGD" in said
-    assert "What would change the answer for 50 %:" in said and "with half the WAN's rate:" in said
+    assert "With half the WAN's rate it would be" in said and "A gradient of 1.30 GB" in said
     assert "not known for this model" in said
     answer = json.loads((tmp_path / "plan.json").read_text())
     assert answer["asked"]["parameters"] == 325_000_000 and answer["asked"]["gradient_s"] == pytest.approx(0.8)
