@@ -61,7 +61,7 @@ PYTEST       := $(BIN)/python -m pytest
 test test-fast test-rest: export PYTHONDONTWRITEBYTECODE :=
 
 # What builds networks measures them, and has the machine to itself; the rest shares all cores.
-test: test-fast  ## the tests but the longest, with real emulated runs: some 12 minutes on two idle cores
+test: test-fast  ## the tests but the longest, with real emulated runs: some ten minutes on two idle cores
 	$(PYTEST) -m "slow and not full and not emulation" $(ON_ALL_CORES)
 	$(PYTEST) -m "emulation and not full"
 
@@ -127,7 +127,7 @@ reference-reports: setup-dev  ## the reports of `make reference` again, from the
 # $(call begin,EXPERIMENT,FOLDER): run it into the folder, or go on with the run that is there.
 begin = if test -d $(2)/$(1); then $(TESTBED) run --resume $(2)/$(1)/* --quiet; else $(TESTBED) run $(1) --out $(2) --quiet; fi
 
-reference-systems: setup-dev  ## every system, 400 steps, 3 seeds, into results/reference/systems: hours; goes on where it was stopped
+reference-systems: setup-dev  ## every system, 200 steps, 3 seeds, into results/reference/systems: hours; goes on where it was stopped
 	$(call begin,systems,build/reference-systems)
 	rm -rf build/reference-entropy
 	$(TESTBED) run systems --systems baseline,terngrad --seeds 0 --set training.steps=100 \
