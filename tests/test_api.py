@@ -164,7 +164,7 @@ def played_script(folder: Path, guard: str, jobs: int) -> subprocess.CompletedPr
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_a_scripts_own_system_is_known_to_its_jobs(tmp_path: Path, jobs: int) -> None:
     done = played_script(tmp_path, 'if __name__ == "__main__": ', jobs)
     assert done.returncode == 0, done.stderr

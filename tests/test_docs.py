@@ -154,8 +154,12 @@ def folder(small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return where
 
 
+FIRST_READ = ("README.md", "extend.md", "ask-first.md", "add-a-system.md", "add-a-workload.md")
+FOLLOWED = [page if page.name in FIRST_READ else pytest.param(page, marks=pytest.mark.full) for page in PAGES]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.name)
 def test_a_page_can_be_followed(page: Path, folder: Path) -> None:
     names: dict[str, Any] = {"__name__": "a_page"}  # what one block defines, the next ones use
     for block in blocks(page, "sh", "python", "toml"):

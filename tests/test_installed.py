@@ -21,7 +21,7 @@ import pytest
 import testbed
 from testbed import codecs
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILT_FROM = ("testbed", "experiments", "topologies", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")

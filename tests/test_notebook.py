@@ -54,6 +54,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return notebook
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_it_shows_tables_and_a_picture(executed: Any, request: pytest.FixtureRequest) -> None:
     table = shown(executed, "table", "text/plain")
@@ -67,6 +68,7 @@ def test_it_shows_tables_and_a_picture(executed: Any, request: pytest.FixtureReq
         nbformat.write(executed, NOTEBOOK)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_what_it_shows_is_what_the_page_has(executed: Any) -> None:
     """Simulated with a modelled device, a run repeats; so its tables do."""

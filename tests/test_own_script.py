@@ -40,9 +40,13 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    "fabric", [pytest.param("virtual", marks=pytest.mark.slow), pytest.param("mininet", marks=pytest.mark.emulation)]
-)
+ON = [
+    pytest.param("virtual", marks=pytest.mark.slow),
+    pytest.param("mininet", marks=[pytest.mark.emulation, pytest.mark.full]),
+]
+
+
+@pytest.mark.parametrize("fabric", ON)
 def test_a_script_with_parts_of_its_own(tmp_path: Path, fabric: str) -> None:
     assert len(SCRIPT.splitlines()) <= 25
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -139,6 +139,7 @@ def test_the_same_file_may_register_again_and_another_may_not() -> None:
         things.add("one", 3, "testbed.layout")
 
 
+@pytest.mark.full
 def test_jobs_of_their_own_know_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes, each of which imports the plug-in."""
     monkeypatch.setenv("TESTBED_DATA", str(tmp_path / "data"))

@@ -77,6 +77,7 @@ def test_a_capped_region_passes_and_one_whose_cap_is_gone_is_named() -> None:
     assert {"a>b", "a>c"} == set(faulty["probed"]), "twice as fast as the cap"
 
 
+@pytest.mark.full
 @pytest.mark.emulation
 def test_a_wrong_delay_is_named_with_what_was_asked_and_measured() -> None:
     seen = broken("late")

@@ -205,7 +205,7 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_a_signal_ends_a_run_with_a_partial_summary(long_run: Any, number: signal.Signals) -> None:
     process, folder = long_run(number.name)
     process.send_signal(number)

@@ -86,6 +86,7 @@ def test_a_series_ends_with_one_table_and_one_picture(
     assert "series.png" in capsys.readouterr().out
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_system_that_nothing_swept_concerns_is_played_once(small_data: None, tmp_path: Path) -> None:
     data = plain(systems={"baseline": {}, "terngrad": {}}, training={"steps": 4}, run={"seeds": [0, 1]})
@@ -127,6 +128,7 @@ def test_jobs_that_would_disturb_the_measurement_are_refused(settings: dict[str,
     assert run.choose_jobs(it, FABRICS[fabric], None) == 1
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_stopping_stops_all_processes_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TESTBED_DATA", str(tmp_path / "data"))

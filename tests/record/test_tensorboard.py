@@ -82,7 +82,7 @@ def test_a_resumed_run_has_each_step_once(small_data: None, tmp_path: Path, monk
     check(result)
 
 
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.full])])
 def test_the_command_line_asks_for_it(small_data: None, tmp_path: Path, jobs: int) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(toml(plain(systems={"baseline": {}, "terngrad": {}}, training={"steps": 4})))

@@ -109,6 +109,7 @@ def test_a_model_starts_undecided_and_every_parameter_has_a_gradient(name: str) 
     check_gradient(name)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PARAMETERS if name not in LIGHT])
 def test_a_large_model_too(name: str) -> None:
