@@ -39,6 +39,9 @@ class Sizes(Protocol):
         Empty where it makes none.
         """
 
+    def alike(self, kinds: Collection[str]) -> bool:
+        """Whether all workers' messages of these kinds are of one size."""
+
     def significant(self, sender: str, step: int) -> bool:
         """Whether `sender` finds in `step` that what it has kept is worth sending."""
 

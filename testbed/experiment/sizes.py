@@ -36,6 +36,10 @@ class Unknown:
         self.require([kind])
         return []
 
+    def alike(self, kinds: Collection[str]) -> bool:
+        """Yes: there are none."""
+        return True
+
     def significant(self, sender: str, step: int) -> bool:
         """Raise InputError."""
         self.require([SIGNIFICANT])
@@ -54,6 +58,10 @@ class Stated:
     def buffers(self, sender: str, step: int, kind: str, elements: int) -> Sequence[int]:
         """One buffer."""
         return [round(4 * self.part * elements)]
+
+    def alike(self, kinds: Collection[str]) -> bool:
+        """Yes: the part says nothing of who sends."""
+        return True
 
     def significant(self, sender: str, step: int) -> bool:
         """Evenly, as often as said."""
@@ -112,6 +120,10 @@ class Recorded:
         """As recorded."""
         recorded = self._of(sender, kind).get(min(step, self.steps - 1), ())
         return recorded if self.scale == 1 else [round(self.scale * nbytes) for nbytes in recorded]
+
+    def alike(self, kinds: Collection[str]) -> bool:
+        """Whether none of the recorded messages is a worker's."""
+        return not any(kind in kinds and kind_of(sender) == "worker" for sender, kind in self.sizes)
 
     def significant(self, sender: str, step: int) -> bool:
         """As recorded."""

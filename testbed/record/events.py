@@ -31,6 +31,7 @@ class StepDone(Event, tag="step", frozen=True, kw_only=True):
     `compute_s` is without it). `lan_s` and `wan_s` are what messages spent on links inside and between regions, on
     the chain of messages that this step's end waited for, as far as the worker did wait. What is left of the step was
     waiting: for the servers' own computing, for slower workers, for a protocol's guard. None is what was not recorded.
+    In a timing-only run one event stands for all `workers` of a region that did the same at the same moment.
     """
 
     step: int
@@ -39,6 +40,7 @@ class StepDone(Event, tag="step", frozen=True, kw_only=True):
     codec_s: float | None = None
     lan_s: float | None = None
     wan_s: float | None = None
+    workers: int = 1
 
 
 class Evaluated(Event, tag="evaluated", frozen=True, kw_only=True):
@@ -63,7 +65,8 @@ class LinkBytes(Event, tag="link", frozen=True, kw_only=True):
     """Bytes that left on one directed link between `time_s - interval_s` and `time_s`, on the wire.
 
     `link` is "src>dst": two regions for a WAN link ("us-east-1>us-east-2"), a host and its region for a LAN
-    link ("us-east-1/w0>us-east-1" up, "us-east-1>us-east-1/w0" down).
+    link ("us-east-1/w0>us-east-1" up, "us-east-1>us-east-1/w0" down), or those of all workers for which one plays
+    ("us-east-1/w0..w9>us-east-1").
     """
 
     link: str

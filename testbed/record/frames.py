@@ -90,7 +90,8 @@ def parse(path: Path) -> Frames:
     InputError
         A time in it lies outside the longest run that is believed (LONGEST_RUN_S).
     """
-    step, time_s, loss, spent = array("q"), array("d"), array("d"), array("d")
+    step, workers = array("q"), array("q")
+    time_s, loss, spent = array("d"), array("d"), array("d")
     links: dict[str, tuple[array[float], array[float], array[int]]] = {}
     evaluations: list[Evaluated] = []
     unreadable = 0
@@ -98,6 +99,7 @@ def parse(path: Path) -> Frames:
         match lines.decode(line):
             case StepDone() as done:
                 step.append(done.step)
+                workers.append(done.workers)
                 time_s.append(done.time_s)
                 loss.append(done.loss)
                 spent.extend(math.nan if (s := getattr(done, name)) is None else s for name in SPENT)
@@ -111,17 +113,26 @@ def parse(path: Path) -> Frames:
             case None:
                 unreadable += 1
     return Frames(
-        steps=_steps(np.asarray(step), np.asarray(time_s), np.asarray(loss), np.asarray(spent).reshape(-1, len(SPENT))),
+        steps=_steps(
+            np.asarray(step),
+            np.asarray(workers),
+            np.asarray(time_s),
+            np.asarray(loss),
+            np.asarray(spent).reshape(-1, len(SPENT)),
+        ),
         links=_links({link: tuple(map(np.asarray, columns)) for link, columns in links.items()}, path),
         evaluations=_evaluations(evaluations),
         unreadable=unreadable,
     )
 
 
-def _steps(step: np.ndarray, time_s: np.ndarray, loss: np.ndarray, spent: np.ndarray) -> pd.DataFrame:
+def _steps(
+    step: np.ndarray, workers: np.ndarray, time_s: np.ndarray, loss: np.ndarray, spent: np.ndarray
+) -> pd.DataFrame:
+    """The means are over events: within a step all stand for equally many workers."""
     if not len(step):
         return empty("steps")
-    reports = pd.DataFrame({"step": step, "time_s": time_s, "loss": loss, "workers": 1})
+    reports = pd.DataFrame({"step": step, "time_s": time_s, "loss": loss, "workers": workers})
     reports[list(SPENT)] = spent
     # A worker whose loss is not finite makes the step's mean so: skipping it would hide a divergence.
     reports["lost"] = ~np.isfinite(loss)

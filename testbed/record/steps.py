@@ -28,7 +28,7 @@ class Steps:
         """The step, once its last worker has reported it."""
         reports = self._reports.setdefault(event.step, [])
         reports.append(event)
-        if len(reports) < self._workers:
+        if len(reports) < self._workers and sum(report.workers for report in reports) < self._workers:
             return None
         del self._reports[event.step]
         loss = sum(report.loss for report in reports) / len(reports)

@@ -340,8 +340,18 @@ class Node(ABC):
         busy_s, codec_s = self.busy_s - self._before_step_s[0], self.codec_s - self._before_step_s[1]
         self._before_step_s = (self.busy_s, self.codec_s)
         lan_s, wan_s = trail.get().take()
-        spent = {"compute_s": busy_s, "codec_s": codec_s, "lan_s": lan_s, "wan_s": wan_s}
-        self.record(StepDone(time_s=self.now(), node=self.name, step=step, loss=loss, **spent))
+        self.record(
+            StepDone(
+                time_s=self.now(),
+                node=self.name,
+                step=step,
+                loss=loss,
+                compute_s=busy_s,
+                codec_s=codec_s,
+                lan_s=lan_s,
+                wan_s=wan_s,
+            )
+        )
 
     async def play(self, role: Coroutine[Any, Any, None], stop_at: int) -> None:
         """Run one segment of `role`, background work included, and come to rest (rule 3)."""

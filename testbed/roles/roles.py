@@ -61,14 +61,19 @@ class Roles:
     def all(self) -> tuple[str, ...]:
         return self.workers if self.kind in SERVERLESS else (self.global_server, *self.lpss, *self.workers)
 
-    @property
+    @cached_property
     def wan_pairs(self) -> frozenset[tuple[str, str]]:
         """The directed pairs of regions that some role sends over."""
         pairs = ((region_of(name), region_of(peer)) for name in self.all for peer in self.neighbours(name))
         return frozenset((src, dst) for src, dst in pairs if src != dst)
 
     def workers_of(self, region: str) -> tuple[str, ...]:
-        return tuple(f"{region}/w{k}" for k in range(self.workers_per_region))
+        return self._workers.get(region, ())
+
+    @cached_property
+    def _workers(self) -> dict[str, tuple[str, ...]]:
+        numbers = range(self.workers_per_region)
+        return {region: tuple(f"{region}/w{k}" for k in numbers) for region in self.regions}
 
     def stream_of(self, name: str) -> int:
         """A number of the role's own, which keys its random draws: a worker's index, then LPSs, then the GS."""

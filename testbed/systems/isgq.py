@@ -93,6 +93,7 @@ class DitheredOptions(ISGQOptions, frozen=True, forbid_unknown_fields=True):
 class ISGQ(System):
     """The protocol; a form says how it quantizes factors."""
 
+    alike = True
     options: ISGQOptions
 
     def __init__(self, task: Task, options: ISGQOptions) -> None:

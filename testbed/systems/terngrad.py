@@ -66,6 +66,7 @@ class GlobalState:
 
 class TernGrad(System):
     name = "terngrad"
+    alike = True
     options_type = TernGradOptions
     options: TernGradOptions
 

@@ -140,6 +140,7 @@ class Pending:
 
 class WeightGrad(System):
     name = "weightgrad"
+    alike = True
     topologies = ("tree",)
     own_momentum = True
     options_type = WeightGradOptions

@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 from testbed.errors import RoleDied, RunError, TestbedError
 from testbed.fabrics.base import Fabric, Record, TraceEnded, state_path
 from testbed.fabrics.virtual.clock import VirtualLoop
+from testbed.fabrics.virtual.folds import Members, ToFold, folds_of, from_fold, of_each
 from testbed.fabrics.virtual.network import Connection, Network
 from testbed.fabrics.virtual.schedule import Replay
 from testbed.record.events import Event, LinkBytes
@@ -40,6 +41,7 @@ class VirtualNode(Node):
     ) -> None:
         super().__init__(name, roles, patience_s=None)
         self.connections: dict[str, Connection] = {}
+        self.folds: dict[str, ToFold] = {}  # of those peers that are in one
         self._device = compute.device
         self._network = network
         self._loop = loop
@@ -52,7 +54,9 @@ class VirtualNode(Node):
         await asyncio.sleep(seconds)
 
     async def _transmit(self, peer: str, parcel: Parcel) -> None:
-        await self._network.send(self.connections[peer], parcel, parcel[0].nbytes)
+        connection = self.connections[peer]
+        if (fold := self.folds.get(peer)) is None or fold.complete(peer, parcel):
+            await self._network.send(connection, parcel, parcel[0].nbytes)
 
     async def compute(self, work: Charge[T], fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         began_s = perf_counter()
@@ -108,7 +112,9 @@ class VirtualFabric(Fabric):
 
     def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
         self._system = self._make_system(system, seed)
-        self._states = {name: self._system.initial_state(name) for name in self._system.task.roles.all}
+        roles = self._system.task.roles
+        played_for = {member for members in folds_of(self._system) for member in members[1:]}
+        self._states = {name: self._system.initial_state(name) for name in roles.all if name not in played_for}
         if checkpoint is not None:
             for name, state in self._states.items():
                 state_file.load(state_path(checkpoint, name), state)
@@ -139,16 +145,17 @@ class VirtualFabric(Fabric):
             return when_s
 
         loop = VirtualLoop(self._clock_s, partial(_who_waits, nodes), before_jump)
-        network = meter.network = Network(self._plan, loop, self._tcp)
+        folds = {members[0]: members for members in folds_of(self._system)}
+        network = meter.network = Network(self._plan, loop, self._tcp, folds.values())
         replay = Replay(self._trace, network, self._clock_s, lambda event: self.record(event))
-        roles = self._system.task.roles
-        for name in roles.all:
-            nodes[name] = VirtualNode(name, roles, self._compute, network, loop, lambda event: self.record(event))
+        for name in self._states:
+            record: Record = lambda event: self.record(event)  # noqa: E731 - `self.record` may change
+            if name in folds:
+                record = of_each(folds[name], record)
+            nodes[name] = VirtualNode(name, self._system.task.roles, self._compute, network, loop, record)
         self._let_probe(nodes)
         for node in nodes.values():
-            for peer in node.neighbours:
-                arrived = partial(nodes[peer].arrived, node.name)
-                node.connections[peer] = network.connect(node.name, peer, arrived)
+            self._connect(node, nodes, network, folds)
         try:
             loop.run_until_complete(self._play(nodes, stop_at))
             self._clock_s = loop.time()
@@ -160,6 +167,20 @@ class VirtualFabric(Fabric):
             self.messages += network.messages
             _shut(loop)
         return self._clock_s
+
+    def _connect(
+        self, node: VirtualNode, nodes: Mapping[str, VirtualNode], network: Network, folds: Mapping[str, Members]
+    ) -> None:
+        """Open the connections from `node`: to each neighbour, or one to all of a fold."""
+        for peer in node.neighbours:
+            if peer in nodes:
+                arrived = nodes[peer].arrived
+                deliver = from_fold(folds[node.name], arrived) if node.name in folds else partial(arrived, node.name)
+                node.connections[peer] = network.connect(node.name, peer, deliver)
+        for leader, members in folds.items():
+            if leader in node.connections:
+                node.connections |= dict.fromkeys(members, node.connections[leader])
+                node.folds |= dict.fromkeys(members, ToFold(members))
 
     def _let_probe(self, nodes: Mapping[str, Node]) -> None:
         """Have the roles that show the model hand in their states; what all have handed in is shown at once."""

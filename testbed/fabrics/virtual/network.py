@@ -9,6 +9,8 @@
 3. The last byte arrives the path's one-way delay after it was sent. By default TCP costs nothing more; with the
    options of `wan.tcp` a connection sends in rounds of at most its window (see `Window`).
 4. A link's rate is goodput: what TCP delivers. On the wire every 1448 bytes of it take 1514 bytes.
+5. Hosts that do the same at the same moments can be one here (a fold): a flow to or from it counts for as many as it
+   has members, and its LAN links, as fast as all of theirs, are one, "region/w0..w9>region".
 
 Times are seconds, sizes bytes, rates bytes per second.
 """
@@ -18,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
 from typing import Any
 
@@ -33,15 +35,25 @@ WIRE_PER_PAYLOAD = FRAME_BYTES / SEGMENT_BYTES
 
 
 class Link:
-    """One direction of a link, the flows on it now and the payload bytes that have crossed it."""
+    """One direction of a link, the flows on it now and how many they count for, and the payload that has crossed it.
 
-    __slots__ = ("flows", "name", "payload_bytes", "rate")
+    With `times`, it is as many links of that rate, all used alike.
+    """
 
-    def __init__(self, name: str, rate: float) -> None:
+    __slots__ = ("flows", "load", "name", "payload_bytes", "rate", "times")
+
+    def __init__(self, name: str, rate: float, times: int = 1) -> None:
         self.name = name
-        self.rate = rate
+        self.rate = rate * times
+        self.times = times
         self.flows: dict[Flow, None] = {}  # an ordered set: the order of rate changes must repeat
+        self.load = 0
         self.payload_bytes = 0.0
+
+    @property
+    def wire_bytes(self) -> int:
+        """What has crossed it, headers included."""
+        return self.times * round(self.payload_bytes * WIRE_PER_PAYLOAD / self.times)
 
 
 class Flow:
@@ -64,6 +76,7 @@ class Flow:
         sent = min(self.left, self.rate * (now_s - self.since_s))
         self.left -= sent
         self.since_s = now_s
+        sent *= self.connection.weight
         for link in self.links:
             link.payload_bytes += sent
 
@@ -122,10 +135,13 @@ class Window:
 class Connection:
     """A TCP connection from one host to another; `window` is None where TCP costs nothing."""
 
-    __slots__ = ("active", "arrived_s", "delay_s", "deliver", "links", "queue", "regions", "room", "window")
+    __slots__ = ("active", "arrived_s", "delay_s", "deliver", "links", "queue", "regions", "room", "weight", "window")
 
-    def __init__(self, links: tuple[Link, ...], deliver: Callable[[Any], None], regions: tuple[str, str]) -> None:
+    def __init__(
+        self, links: tuple[Link, ...], deliver: Callable[[Any], None], regions: tuple[str, str], weight: int = 1
+    ) -> None:
         self.links = links
+        self.weight = weight  # connections that this one stands for
         self.deliver = deliver
         self.regions = regions  # of the sender and of the receiver
         self.delay_s = 0.0
@@ -139,19 +155,28 @@ class Connection:
 class Network:
     """All links of a plan and the flows on them, driven by the virtual loop.
 
+    Parameters
+    ----------
+    folds : the members of each fold; messages to and from the first are to and from all of them
+
     Attributes
     ----------
     links : by name, "src>dst", as `record.events.LinkBytes` names them
     messages : sent so far
     """
 
-    def __init__(self, plan: NetworkPlan, loop: VirtualLoop, tcp: Tcp | None = None) -> None:
+    def __init__(
+        self, plan: NetworkPlan, loop: VirtualLoop, tcp: Tcp | None = None, folds: Collection[Sequence[str]] = ()
+    ) -> None:
         self.plan = plan
         self.links: dict[str, Link] = {}
+        self._folds = {members[0]: members for members in folds}
+        played_for = {member for members in folds for member in members[1:]}
         for host in plan.hosts:
-            region = region_of(host)
-            self._add(f"{host}>{region}", plan.profile.lan.bytes_per_s)
-            self._add(f"{region}>{host}", plan.profile.lan.bytes_per_s)
+            if host not in played_for:
+                name, region = self._lan_name(host), region_of(host)
+                self._add(f"{name}>{region}", plan.profile.lan.bytes_per_s, self._weight(host))
+                self._add(f"{region}>{name}", plan.profile.lan.bytes_per_s, self._weight(host))
         for (src, dst), link in plan.wan.items():
             self._add(f"{src}>{dst}", link.bytes_per_s)
         self._egress, self._ingress = _caps(plan, "egress"), _caps(plan, "ingress")
@@ -167,17 +192,27 @@ class Network:
         self._count = 0
         loop.drive(self)
 
-    def _add(self, name: str, rate: float) -> None:
-        self.links[name] = Link(name, rate)
+    def _add(self, name: str, rate: float, times: int = 1) -> None:
+        self.links[name] = Link(name, rate, times)
+
+    def _weight(self, host: str) -> int:
+        """How many hosts `host` stands for."""
+        return len(self._folds.get(host, (host,)))
+
+    def _lan_name(self, host: str) -> str:
+        """What the LAN link of `host` is called, or that of all for which it stands."""
+        members = self._folds.get(host)
+        return host if members is None else f"{host}..{members[-1].partition('/')[2]}"
 
     def connect(self, src: str, dst: str, deliver: Callable[[Any], None]) -> Connection:
         """A connection from host `src` to host `dst`; `deliver` is called with each message as it arrives."""
         here, there = region_of(src), region_of(dst)
-        path = [self.links[f"{src}>{here}"]]
+        path = [self.links[f"{self._lan_name(src)}>{here}"]]
         if here != there:
             path += [*self._egress.get(here, ()), self.links[f"{here}>{there}"], *self._ingress.get(there, ())]
-        path.append(self.links[f"{there}>{dst}"])
-        connection = Connection(tuple(path), deliver, (here, there))
+        path.append(self.links[f"{there}>{self._lan_name(dst)}"])
+        weight = self._weight(src) * self._weight(dst)  # one of them is a server, which stands for itself
+        connection = Connection(tuple(path), deliver, (here, there), weight)
         connection.delay_s = self._delay_s(here, there)
         if not self._tcp.is_free:
             connection.window = Window(self._tcp, connection.delay_s + self._delay_s(there, here))
@@ -190,7 +225,7 @@ class Network:
 
     async def send(self, connection: Connection, message: Any, nbytes: int) -> None:
         """Queue a message; returns at once unless the queue is full, then when the message has a place in it."""
-        self.messages += 1
+        self.messages += connection.weight
         if connection.active is None:
             self._start(connection, message, nbytes)
             return
@@ -220,7 +255,7 @@ class Network:
         """Bytes that have crossed each link until `now_s`, headers included; no rate may change before."""
         for flow in {flow: None for link in self.links.values() for flow in link.flows}:
             flow.advance(now_s)
-        return {name: round(link.payload_bytes * WIRE_PER_PAYLOAD) for name, link in self.links.items()}
+        return {name: link.wire_bytes for name, link in self.links.items()}
 
     def _start(self, connection: Connection, message: Any, nbytes: int) -> None:
         connection.active = flow = Flow(connection, message, nbytes, self._loop.time())
@@ -243,16 +278,20 @@ class Network:
         self._join(flow)
 
     def _join(self, flow: Flow) -> None:
+        weight = flow.connection.weight
         for link in flow.links:
             link.flows[flow] = None
+            link.load += weight
             self._changed[link] = None
 
     def _finish(self, flow: Flow) -> None:
         """The bytes that `flow` had left are sent."""
         connection, now_s = flow.connection, self._loop.time()
+        weight = connection.weight
         for link in flow.links:
-            link.payload_bytes += flow.left
+            link.payload_bytes += flow.left * weight
             del link.flows[flow]
+            link.load -= weight
             self._changed[link] = None
         if connection.window is not None:
             connection.window.sent(now_s)
@@ -332,22 +371,35 @@ def _component(changed: Iterable[Link]) -> tuple[dict[Flow, None], dict[Link, No
 
 
 def _max_min(flows: dict[Flow, None], links: dict[Link, None]) -> dict[Flow, float]:
-    """Max-min fair rates by progressive filling: the tightest link's flows are fixed first, then the next."""
+    """Max-min fair rates by progressive filling: the tightest link's flows are fixed first, then the next.
+
+    A link's share never falls while others are filled, so that the heap of shares need not be kept up to date: what
+    comes out of it is looked at again.
+    """
     rates: dict[Flow, float] = {}
-    room = {link: (link.rate, len(link.flows)) for link in links if link.flows}
+    room = {link: (link.rate, link.load) for link in links if link.flows}
+    shares = [(link.rate / link.load, number, link) for number, link in enumerate(room)]
+    heapq.heapify(shares)
     while len(rates) < len(flows):
-        tightest = min(room, key=lambda link: room[link][0] / room[link][1])
-        left, count = room.pop(tightest)
-        share = max(left / count, 1e-3)  # a rate of zero would never end
+        was, number, tightest = heapq.heappop(shares)
+        if tightest not in room:
+            continue
+        left, load = room[tightest]
+        if (now := left / load) > was:
+            heapq.heappush(shares, (now, number, tightest))
+            continue
+        del room[tightest]
+        share = max(now, 1e-3)  # a rate of zero would never end
         for flow in tightest.flows:
             if flow in rates:
                 continue
             rates[flow] = share
+            weight = flow.connection.weight
             for link in flow.links:
                 if link in room:
-                    left, count = room[link]
-                    if count == 1:
+                    left, load = room[link]
+                    if load == weight:
                         del room[link]
                     else:
-                        room[link] = (left - share, count - 1)
+                        room[link] = (left - share * weight, load - weight)
     return rates

@@ -170,6 +170,9 @@ class System(ABC):
     own_momentum: ClassVar[bool] = False  # whether its option `momentum` is not the optimizer's
     own_clip: ClassVar[bool] = False  # whether it clips gradients itself, by `training.clip_norm`
     mesh: ClassVar[bool] = False  # whether its LPSs exchange messages with each other
+    alike: ClassVar[bool] = (
+        False  # whether a server treats its workers all the same: collects, then answers them at once
+    )
     peers: ClassVar[Kind | None] = None  # how its workers talk to each other where they have no server
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -190,6 +193,12 @@ class System(ABC):
             return codec
         roles = self.task.roles
         return StandIn(codec, kind, self.task.sizes, (*roles.workers, *roles.lpss, roles.global_server))
+
+    @property
+    def folds(self) -> bool:
+        """Whether one worker of a region can play for all: none computes, and they do the same at the same time."""
+        sizes, roles = self.task.sizes, self.task.roles
+        return self.alike and sizes is not None and sizes.alike(self.varying) and not (self.peers or roles.beside)
 
     @classmethod
     def own_training(cls, training: Training, options: Options) -> Training:

@@ -45,6 +45,8 @@ class CodecSystem(System):
     A subclass with the option `entropy` sets the attribute of that name.
     """
 
+    alike = True
+
     def __init__(self, task: Task, options: Any) -> None:
         super().__init__(task, options)
         self.codecs: dict[str, Remembering] = {

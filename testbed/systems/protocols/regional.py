@@ -44,6 +44,7 @@ class RegionalSystem(System):
     """The worker, the LPS's update and the models; a subclass adds `lps` and `global_server`."""
 
     topologies = ("tree",)
+    alike = True
 
     def __init__(self, task: Task, options: Any) -> None:
         super().__init__(task, options)

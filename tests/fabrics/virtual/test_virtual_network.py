@@ -211,15 +211,16 @@ def test_many_short_messages_at_a_late_clock_end() -> None:
 # Max-min fair shares
 
 
-def shares(rates: dict[str, float], paths: list[tuple[str, ...]]) -> list[float]:
-    """The rate of a flow on each path over links with these rates."""
+def shares(rates: dict[str, float], paths: list[tuple[str, ...]], weights: list[int] | None = None) -> list[float]:
+    """The rate of a flow on each path over links with these rates; a flow counts for as many as its weight."""
     links = {name: Link(name, rate) for name, rate in rates.items()}
     flows = []
-    for path in paths:
-        connection = Connection(tuple(links[name] for name in path), lambda message: None, ("x", "x"))
+    for path, weight in zip(paths, weights or [1] * len(paths), strict=True):
+        connection = Connection(tuple(links[name] for name in path), lambda message: None, ("x", "x"), weight)
         flows.append(Flow(connection, None, 1, 0.0))
         for link in connection.links:
             link.flows[flows[-1]] = None
+            link.load += weight
     found = _max_min(*_component(links.values()))
     return [found[flow] for flow in flows]
 
@@ -262,6 +263,17 @@ def test_no_link_is_over_its_rate_and_every_flow_has_a_bottleneck(
             and rate >= max(other for other, there in zip(found, paths, strict=True) if name in there) * (1 - 1e-9)
             for name in path
         )
+
+
+@given(crowds(), st.data())
+def test_a_flow_that_counts_for_several_gets_what_each_of_them_would(
+    crowd: tuple[dict[str, float], list[tuple[str, ...]]], data: st.DataObject
+) -> None:
+    rates, paths = crowd
+    weights = data.draw(st.lists(st.integers(1, 5), min_size=len(paths), max_size=len(paths)))
+    each = shares(rates, [path for path, weight in zip(paths, weights, strict=True) for _ in range(weight)])
+    firsts = [each[sum(weights[:number])] for number in range(len(paths))]
+    assert shares(rates, paths, weights) == pytest.approx(firsts, rel=1e-9)
 
 
 def test_links_that_share_no_flow_with_a_change_are_left_alone() -> None:
