@@ -12,6 +12,7 @@ import asyncio
 import math
 import threading
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -75,13 +76,13 @@ def _back(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(dst, src) for src, dst in pairs]
 
 
-def virtual(plan: NetworkPlan, messages: list[Sent]) -> list[float]:
-    """When each message arrives on the virtual network (s after the schedule's start)."""
+def virtual(plan: NetworkPlan, messages: list[Sent], folds: Collection[Sequence[str]] = ()) -> list[float]:
+    """When each message arrives on the virtual network (s after the schedule's start); for `folds` see `Network`."""
     loop = VirtualLoop()
     arrived: dict[int, float] = {}
 
     async def play() -> None:
-        network = Network(plan, loop)
+        network = Network(plan, loop, folds=folds)
         done = loop.create_future()
 
         def deliver(index: int) -> None:
@@ -89,16 +90,17 @@ def virtual(plan: NetworkPlan, messages: list[Sent]) -> list[float]:
             if len(arrived) == len(messages):
                 done.set_result(None)
 
-        ends = dict.fromkeys((message.src, message.dst) for message in messages)
-        connections = {end: network.connect(*end, deliver) for end in ends}
+        by_pair: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for index, message in enumerate(messages):
+            by_pair[message.src, message.dst].append(index)
 
-        async def send(pair: tuple[str, str]) -> None:
-            for index, message in enumerate(messages):
-                if (message.src, message.dst) == pair:
-                    await asyncio.sleep(max(message.time_s - loop.time(), 0.0))
-                    await network.send(connections[pair], index, message.size_bytes)
+        async def send(pair: tuple[str, str], indexes: list[int]) -> None:
+            connection = network.connect(*pair, deliver)
+            for index in indexes:
+                await asyncio.sleep(max(messages[index].time_s - loop.time(), 0.0))
+                await network.send(connection, index, messages[index].size_bytes)
 
-        tasks = [loop.create_task(send(pair)) for pair in ends]
+        tasks = [loop.create_task(send(pair, indexes)) for pair, indexes in by_pair.items()]
         await done
         for task in tasks:
             await task

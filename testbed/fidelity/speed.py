@@ -34,9 +34,12 @@ AT_LEAST, AT_MOST = Bound(side="least"), Bound(side="most")
 
 
 class Relay(System):
-    """The baseline's messages without its math."""
+    """The baseline's messages without its math; `folds`: one worker plays for its region, as in timing-only runs."""
 
-    def __init__(self, roles: Roles) -> None:
+    folds = False
+
+    def __init__(self, roles: Roles, folds: bool) -> None:
+        self.folds = folds
         nothing = torch.empty(0)
         super().__init__(Task(0, roles, Layout(()), nothing, Training(), _no_gradients, 1, 0.0), Options())
 
@@ -67,14 +70,19 @@ def _no_gradients(worker: int) -> Gradients:
     raise AssertionError(f"worker {worker} of a relay has nothing to compute")
 
 
-def relay(regions: int, workers: int) -> VirtualFabric:
-    """A virtual fabric on which the roles of a tree do nothing but exchange messages."""
-    names = tuple(f"region-{k}" for k in range(regions))
-    everywhere = (*names, "server")
+def uniform(regions: int) -> Profile:
+    """So many regions with data and one for the server, all alike."""
+    everywhere = (*(f"region-{k}" for k in range(regions)), "server")
     pairs = {(a, b): Link(100, 60) for a in everywhere for b in everywhere if a != b}
-    roles = Roles(names, workers, "server")
-    plan = NetworkPlan(roles.all, Profile("bench", "bench", everywhere, Link(1000, 0.2), pairs))
-    fabric = VirtualFabric(plan, compute_model("m60"), lambda name, seed: Relay(roles))
+    return Profile("bench", "bench", everywhere, Link(1000, 0.2), pairs)
+
+
+def relay(profile: Profile, workers: int, folds: bool) -> VirtualFabric:
+    """A virtual fabric whose roles, a tree, do nothing but exchange messages; the last region has the server."""
+    *names, server = profile.regions
+    roles = Roles(tuple(names), workers, server)
+    plan = NetworkPlan(roles.all, profile)
+    fabric = VirtualFabric(plan, compute_model("m60"), lambda name, seed: Relay(roles, folds))
     fabric.begin("relay", 0, Path(), 0.0, None)
     return fabric
 
@@ -84,11 +92,11 @@ def steps_of(messages: int, regions: int, workers: int) -> int:
     return max(1, messages // (2 * regions * (workers + 1)))
 
 
-def messages_per_s(regions: int, workers: int, messages: int = MESSAGES) -> float:
+def messages_per_s(profile: Profile, workers: int, messages: int = MESSAGES, folds: bool = False) -> float:
     """Messages per second of CPU time."""
-    fabric = relay(regions, workers)
+    fabric = relay(profile, workers, folds)
     began_s = process_time()
-    fabric.segment(steps_of(messages, regions, workers))
+    fabric.segment(steps_of(messages, len(profile.regions) - 1, workers))
     return fabric.messages / (process_time() - began_s)
 
 
@@ -98,7 +106,7 @@ def figures() -> list[Value]:
 
 
 def _figures() -> list[Value]:
-    small, large = messages_per_s(*SMALL), messages_per_s(*LARGE)
+    small, large = (messages_per_s(uniform(regions), workers) for regions, workers in (SMALL, LARGE))
     section, growth = "virtual network alone", f"cost of a message, {_name(LARGE)} to {_name(SMALL)}"
     return [
         Value(section, _name(SMALL), "messages/s", SMALL_PER_S, small, AT_LEAST),

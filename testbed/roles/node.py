@@ -189,14 +189,23 @@ class Node(ABC):
         """
         message = self.mailbox.take(peer)
         if message is None:
-            reader = self.mailbox.open((peer,))
-            try:
-                _, message = await self._next(reader, self._deadline(timeout))
-            finally:
-                reader.close()
+            return (await self.recv_any((peer,), timeout))[1]
+        self._check(peer, message)
+        return message
+
+    async def recv_any(self, peers: Sequence[str], timeout: float | None = None) -> tuple[str, Message]:
+        """The next message from any of `peers`, and whose it is. Raises as `recv` does."""
+        reader = self.mailbox.open(peers)
+        try:
+            peer, message = await self._next(reader, self._deadline(timeout))
+        finally:
+            reader.close()
+        self._check(peer, message)
+        return peer, message
+
+    def _check(self, peer: str, message: Message) -> None:
         if message.kind == MARKER:
             raise ProtocolError(f"{self.name} waits for a message of {peer}, whose segment has ended")
-        return message
 
     async def gather(self, peers: Sequence[str], timeout: float | None = None) -> AsyncIterator[tuple[str, Message]]:
         """One message from each of `peers`, in order of arrival. Raises as `recv` does."""
@@ -205,8 +214,7 @@ class Node(ABC):
         try:
             while reader.peers:
                 peer, message = await self._next(reader, deadline)
-                if message.kind == MARKER:
-                    raise ProtocolError(f"{self.name} waits for a message of {peer}, whose segment has ended")
+                self._check(peer, message)
                 reader.drop(peer)
                 yield peer, message
         finally:

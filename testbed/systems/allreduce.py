@@ -1,7 +1,7 @@
 """All-reduce: workers sum their gradients among themselves, without a server.
 
 - `allreduce`: one ring over all workers, in the order of the regions, so that each region's links to its neighbours in
-  the ring carry it once: what torch's DistributedDataParallel does with gloo.
+  the ring carry it once: what torch's DistributedDataParallel does with gloo, of a gradient that is one bucket.
 - `hierarchical-allreduce`: a ring in each region, then one across regions for each chunk, then back: each WAN link
   carries only what its chunk's worker holds.
 - `local-sgd`: workers train by themselves and average their weights every `local_steps`, over a ring (Stich, "Local SGD
@@ -20,9 +20,9 @@ import torch
 
 from testbed.errors import ProtocolError
 from testbed.roles.node import Node
-from testbed.systems.protocols.base import Knob, Options, System, Task
+from testbed.systems.protocols.base import Knob, System, Task
 from testbed.systems.protocols.replica import Replica
-from testbed.systems.protocols.rings import Ring
+from testbed.systems.protocols.rings import Ring, RingOptions
 from testbed.types import Count
 
 
@@ -63,10 +63,11 @@ class Serverless(System):
 class AllReduce(Serverless):
     name = "allreduce"
     peers = "ring"
+    options_type = RingOptions
 
-    def __init__(self, task: Task, options: Options) -> None:
+    def __init__(self, task: Task, options: RingOptions) -> None:
         super().__init__(task, options)
-        self.ring = Ring(self, task.roles.workers, slice(0, task.layout.size))
+        self.ring = Ring(self, task.roles.workers, slice(0, task.layout.size), options)
 
     async def sum(self, node: Node, vector: torch.Tensor, step: int) -> None:
         await self.ring.reduce_scatter(node, vector, step)
@@ -76,14 +77,15 @@ class AllReduce(Serverless):
 class HierarchicalAllReduce(Serverless):
     name = "hierarchical-allreduce"
     peers = "rings"
+    options_type = RingOptions
 
-    def __init__(self, task: Task, options: Options) -> None:
+    def __init__(self, task: Task, options: RingOptions) -> None:
         super().__init__(task, options)
         roles, whole = task.roles, slice(0, task.layout.size)
-        inside = [Ring(self, roles.workers_of(region), whole) for region in roles.regions]
+        inside = [Ring(self, roles.workers_of(region), whole, options) for region in roles.regions]
         self.inside = {worker: ring for ring in inside for worker in ring.members}
         across = [
-            Ring(self, [ring.members[k] for ring in inside], inside[0].chunk_of(inside[0].members[k]))
+            Ring(self, [ring.members[k] for ring in inside], inside[0].chunk_of(inside[0].members[k]), options)
             for k in range(roles.workers_per_region)
         ]
         self.across = {worker: ring for ring in across for worker in ring.members}
@@ -96,8 +98,8 @@ class HierarchicalAllReduce(Serverless):
         await inside.all_gather(node, vector, step)
 
 
-class LocalSGDOptions(Options, frozen=True, forbid_unknown_fields=True):
-    """`local_steps`: H, steps from one average to the next."""
+class LocalSGDOptions(RingOptions, frozen=True, forbid_unknown_fields=True):
+    """`local_steps`: H, steps from one average to the next; the others are the ring's."""
 
     local_steps: Count = 20
 

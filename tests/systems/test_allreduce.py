@@ -53,7 +53,7 @@ def wan_payload(played: Played) -> dict[str, float]:
 def test_every_link_of_a_ring_carries_as_much_whatever_its_length() -> None:
     """2 (n - 1) / n of the vector, and headers."""
     for workers in (2, 4):
-        played = run("allreduce", workers=workers, steps=5)
+        played = run("allreduce", workers=workers, steps=5, ahead=0)
         count, size = 2 * workers, 4 * played.system.task.layout.size
         sent = {(event.node, event.peer): event for event in played.of(Sent) if event.messages > 1}
         onward = [event for event in sent.values() if event.messages > 5]
@@ -77,7 +77,7 @@ def test_a_ring_takes_the_time_that_its_turns_take() -> None:
     """In one region: n - 1 turns twice, each a chunk and a delay; what computes is subtracted."""
     slow: Profile = network(("a", "b", "c"), lan=Link(0.08, 100.0), wan=Link(100, 20))
     roles = Roles(("a",), 4, "c", "ring")
-    played = play("allreduce", quadratic_task(roles, 2), slow, {})
+    played = play("allreduce", quadratic_task(roles, 2), slow, {"ahead": 0})
     done = [event for event in played.of(StepDone) if event.node == "a/w0"]
     (nbytes,) = {event.nbytes for event in played.of(Sent) if (event.node, event.peer) == ("a/w0", "a/w1")}
     turns_s = (nbytes - 14) / 2 / 10_000 + 6 * 0.05  # at 10,000 bytes a second; both steps sent as much, and a marker
@@ -86,8 +86,30 @@ def test_a_ring_takes_the_time_that_its_turns_take() -> None:
     )
 
 
+@pytest.mark.parametrize(("ahead", "segment_mib"), [(2, 1.0), (2, 1e-5), (4, 1e-5)])
+def test_no_more_segments_cross_a_link_in_a_round_trip_than_were_waited_for(ahead: int, segment_mib: float) -> None:
+    """gloo's hand-shake: over a long, fast link a ring takes a round trip for as many segments as it runs ahead."""
+    far = network(("a", "b", "c"), lan=Link(1e5, 0.001), wan=Link(1e5, 100))
+    roles = Roles(("a", "b"), 4, "c", "ring")
+    played = play("allreduce", quadratic_task(roles, 3), far, {"ahead": ahead, "segment_mib": segment_mib})
+    done = [event.time_s for event in played.of(StepDone) if event.node == "a/w0"]
+    (sent,) = {event.messages for event in played.of(Sent) if (event.node, event.peer) == ("a/w0", "a/w1")}
+    segments = (sent - 1) // 3  # of a step; one message is the marker
+    assert segments >= 2 * 7 * max(2, ahead), "two times round, all chunks but one, in as many pieces"
+    assert done[2] - done[1] == pytest.approx(segments / ahead * 0.1, rel=0.15)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 5])
+@pytest.mark.parametrize("segment_mib", [1.0, 1e-5])
+def test_how_it_is_cut_changes_no_sum(ahead: int, segment_mib: float) -> None:
+    expected = sums(("a", "b"), 3)
+    for system in ("allreduce", "hierarchical-allreduce"):
+        played = run(system, workers=3, ahead=ahead, segment_mib=segment_mib)
+        assert torch.allclose(played.models["full"], expected, atol=1e-5)
+
+
 def test_local_sgd_sends_nothing_between_its_averages() -> None:
-    played = run("local-sgd", steps=6, local_steps=3)
+    played = run("local-sgd", steps=6, local_steps=3, ahead=0)
     onward = [event.messages for event in played.of(Sent) if event.messages > 1]
     assert set(onward) == {2 * 2 * 3 + 1}
     weights = [state.weights for state in played.states.values()]

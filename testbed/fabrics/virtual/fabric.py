@@ -140,7 +140,8 @@ class VirtualFabric(Fabric):
             if self._told_to_stop:
                 raise KeyboardInterrupt
             when_s = min(when_s, replay.next_s)
-            meter.sample_until(when_s)
+            if when_s >= meter.next_s:
+                meter.sample_until(when_s)
             replay.pass_until(when_s)
             return when_s
 
@@ -241,14 +242,18 @@ class _LinkMeter:
         self.network: Network | None = None
         self._interval_s = interval_s
         self._since_s = start_s
+        self._number = floor(start_s / interval_s) + 1  # of the interval that goes on
         self._record = record
         self._before: dict[str, int] = {}
 
+    @property
+    def next_s(self) -> float:
+        return self._number * self._interval_s
+
     def sample_until(self, when_s: float) -> None:
-        end_s = (floor(self._since_s / self._interval_s) + 1) * self._interval_s
-        while end_s <= when_s:
-            self._sample(end_s)
-            end_s += self._interval_s
+        while self.next_s <= when_s:
+            self._sample(self.next_s)
+            self._number += 1
 
     def close(self, end_s: float) -> None:
         if end_s > self._since_s:

@@ -31,6 +31,7 @@ from testbed.wan.tcp import INITIAL_WINDOW_BYTES, LEAST_TIMEOUT_S, Tcp
 
 QUEUE_MESSAGES = 8
 OVER, ARRIVES, RESUMES = -1, -2, -3  # in the place of a flow's version
+LEAST_RATE = 1e-3  # bytes/s; a flow without any would never end
 WIRE_PER_PAYLOAD = FRAME_BYTES / SEGMENT_BYTES
 
 
@@ -376,6 +377,8 @@ def _max_min(flows: dict[Flow, None], links: dict[Link, None]) -> dict[Flow, flo
     A link's share never falls while others are filled, so that the heap of shares need not be kept up to date: what
     comes out of it is looked at again.
     """
+    if len(flows) == 1:  # most often
+        return {flow: max(min([link.rate / link.load for link in flow.links]), LEAST_RATE) for flow in flows}
     rates: dict[Flow, float] = {}
     room = {link: (link.rate, link.load) for link in links if link.flows}
     shares = [(link.rate / link.load, number, link) for number, link in enumerate(room)]
@@ -389,7 +392,7 @@ def _max_min(flows: dict[Flow, None], links: dict[Link, None]) -> dict[Flow, flo
             heapq.heappush(shares, (now, number, tightest))
             continue
         del room[tightest]
-        share = max(now, 1e-3)  # a rate of zero would never end
+        share = max(now, LEAST_RATE)
         for flow in tightest.flows:
             if flow in rates:
                 continue
