@@ -25,7 +25,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(COMPUTE),--set compute.device=$(COMPUTE)) $(if $(SCALE),--scale $(SCALE)) \
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)")
 
-.PHONY: reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-long reference-gpt reference-sensitivity reference-validation reference-papers reference-codecs docs wheel clean
+.PHONY: reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-long reference-gpt reference-sensitivity reference-validation reference-scale reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -163,6 +163,9 @@ reference-sensitivity: setup-dev  ## the map of speedups over network, device an
 reference-validation: setup-dev  ## predictions beside what others measured, into results/reference/validation: seconds
 	$(BIN)/python benchmarks/validation.py --out results/reference/validation
 	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
+
+reference-scale: setup-dev  ## what a message costs to simulate, from 2 workers to 10,000, into results/reference/scale; on an idle machine
+	$(BIN)/python benchmarks/scale.py --out results/reference/scale
 
 PAPERS := threshold-nin lenet-terngrad cifarnet-terngrad mqgrad-12 mqgrad-18 isgq vggnet alexnet alexnet-imagenet
 
