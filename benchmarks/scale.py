@@ -17,7 +17,6 @@ from testbed.report.numbers.tables import markdown_table
 from testbed.report.pictures.style import COLUMN, INK, Sheet, drawing, settle
 
 WORKERS = (1, 2, 4, 16, 64, 256, 1024, 5000)  # of each of two regions
-FEWER = WORKERS[:-1]  # the links of 10,000 that play each for itself, every second recorded, take minutes
 LEAST_STEPS = 20
 HOW = {True: "one worker plays for its region", False: "each worker plays"}
 
@@ -26,7 +25,7 @@ def measured() -> pd.DataFrame:
     """A row for each number of workers and way to play them."""
     rows = []
     for folds in HOW:
-        for workers in WORKERS if folds else FEWER:
+        for workers in WORKERS:
             messages = max(speed.MESSAGES, LEAST_STEPS * 4 * (workers + 1))
             rate = speed.messages_per_s(speed.uniform(2), workers, messages, folds)
             rows.append({"played": HOW[folds], "workers": 2 * workers, "us_per_message": 1e6 / rate})

@@ -120,7 +120,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probe_images : test images that takes, and as many training images
     stop_at_target : a system's run ends at the first checkpoint at which its target has been reached, or its loss is no
         number
-    link_interval_s : bytes per link are recorded this often
+    link_interval_s : bytes per link are recorded this often, inside the regions of virtual runs of over 64 hosts less
     patience_s : bound of every wait that has no other, in emulation
     gate : probe the emulated links before a run, which does not start if they are not what the profile says
     """

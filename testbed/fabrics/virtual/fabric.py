@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import floor
@@ -31,6 +31,7 @@ from testbed.wan.trace import Trace
 
 T = TypeVar("T")
 P = ParamSpec("P")
+FEW_HOSTS = 64  # the LAN links of so many are recorded as often as the WAN's
 
 
 class VirtualNode(Node):
@@ -85,7 +86,7 @@ class VirtualFabric(Fabric):
     plan : the network and who stands in it
     compute : what a computation is charged
     make_system : builds a system by name and seed
-    link_interval_s : bytes per link are recorded this often
+    link_interval_s : bytes per link are recorded this often; in LANs of more than `FEW_HOSTS` hosts less often
     trace : how the WAN's links change over the run
     tcp : what TCP costs; None for nothing
     """
@@ -134,20 +135,21 @@ class VirtualFabric(Fabric):
 
     def _segment(self, stop_at: int) -> float:
         nodes: dict[str, VirtualNode] = {}
-        meter = _LinkMeter(self._link_interval_s, self._clock_s, lambda event: self.record(event))
 
         def before_jump(when_s: float) -> float:
             if self._told_to_stop:
                 raise KeyboardInterrupt
             when_s = min(when_s, replay.next_s)
-            if when_s >= meter.next_s:
-                meter.sample_until(when_s)
+            for meter in meters:
+                if when_s >= meter.next_s:
+                    meter.sample_until(when_s)
             replay.pass_until(when_s)
             return when_s
 
         loop = VirtualLoop(self._clock_s, partial(_who_waits, nodes), before_jump)
         folds = {members[0]: members for members in folds_of(self._system)}
-        network = meter.network = Network(self._plan, loop, self._tcp, folds.values())
+        network = Network(self._plan, loop, self._tcp, folds.values())
+        meters = self._meters(network)
         replay = Replay(self._trace, network, self._clock_s, lambda event: self.record(event))
         for name in self._states:
             record: Record = lambda event: self.record(event)  # noqa: E731 - `self.record` may change
@@ -160,14 +162,31 @@ class VirtualFabric(Fabric):
         try:
             loop.run_until_complete(self._play(nodes, stop_at))
             self._clock_s = loop.time()
-            meter.close(self._clock_s)
+            self._close(meters, self._clock_s)
         except TraceEnded as end:
-            meter.close(end.clock_s)
+            self._close(meters, end.clock_s)
             raise
         finally:
             self.messages += network.messages
             _shut(loop)
         return self._clock_s
+
+    def _meters(self, network: Network) -> list[_LinkMeter]:
+        """All links every interval; of many hosts the LANs' less often, or that would be most of all work."""
+        since_s, interval_s, record = self._clock_s, self._link_interval_s, lambda event: self.record(event)
+        if len(self._plan.hosts) <= FEW_HOSTS:
+            return [_LinkMeter(network, list(network.links), interval_s, since_s, record)]
+        wan = [name for name in network.links if "/" not in name]
+        lan = [name for name in network.links if "/" in name]
+        seldom_s = interval_s * len(self._plan.hosts) / FEW_HOSTS
+        return [
+            _LinkMeter(network, wan, interval_s, since_s, record),
+            _LinkMeter(network, lan, seldom_s, since_s, record),
+        ]
+
+    def _close(self, meters: Sequence[_LinkMeter], end_s: float) -> None:
+        for meter in meters:
+            meter.close(end_s)
 
     def _connect(
         self, node: VirtualNode, nodes: Mapping[str, VirtualNode], network: Network, folds: Mapping[str, Members]
@@ -236,10 +255,12 @@ def died(role: str, error: BaseException) -> RunError:
 
 
 class _LinkMeter:
-    """Records what crossed each link, interval by interval, as the clock passes each interval's end."""
+    """Records what crossed each of some links, interval by interval, as the clock passes each interval's end."""
 
-    def __init__(self, interval_s: float, start_s: float, record: Record) -> None:
-        self.network: Network | None = None
+    def __init__(
+        self, network: Network, links: Collection[str], interval_s: float, start_s: float, record: Record
+    ) -> None:
+        self._network, self._links = network, links
         self._interval_s = interval_s
         self._since_s = start_s
         self._number = floor(start_s / interval_s) + 1  # of the interval that goes on
@@ -260,8 +281,7 @@ class _LinkMeter:
             self._sample(end_s)
 
     def _sample(self, end_s: float) -> None:
-        assert self.network is not None
-        totals = self.network.wire_bytes(end_s)
+        totals = self._network.wire_bytes(end_s, self._links)
         for link, total in totals.items():
             if crossed := total - self._before.get(link, 0):
                 self._record(LinkBytes(time_s=end_s, link=link, interval_s=end_s - self._since_s, wire_bytes=crossed))

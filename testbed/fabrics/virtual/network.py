@@ -252,11 +252,12 @@ class Network:
                 if connection.window is not None:
                     connection.window.rtt_s = connection.delay_s + self._delay_s(there, here)
 
-    def wire_bytes(self, now_s: float) -> dict[str, int]:
-        """Bytes that have crossed each link until `now_s`, headers included; no rate may change before."""
-        for flow in {flow: None for link in self.links.values() for flow in link.flows}:
+    def wire_bytes(self, now_s: float, links: Collection[str] | None = None) -> dict[str, int]:
+        """Bytes that have crossed each link (of `links`) until `now_s`, headers included; no rate may change before."""
+        chosen = self.links if links is None else {name: self.links[name] for name in links}
+        for flow in {flow: None for link in chosen.values() for flow in link.flows}:
             flow.advance(now_s)
-        return {name: link.wire_bytes for name, link in self.links.items()}
+        return {name: link.wire_bytes for name, link in chosen.items()}
 
     def _start(self, connection: Connection, message: Any, nbytes: int) -> None:
         connection.active = flow = Flow(connection, message, nbytes, self._loop.time())
