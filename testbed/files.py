@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, folders that nobody else has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from testbed.errors import InputError
 
 
 @contextmanager
@@ -29,3 +31,17 @@ def write_whole(path: Path, content: bytes | str) -> None:
     """Write `content` (text as UTF-8) to `path`, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def new_folder(parent: Path, run_id: str) -> Path:
+    """A folder nobody else has, also when two runs start in the same second."""
+    for suffix in ("", *(f"-{k}" for k in range(2, 100))):
+        folder = parent / (run_id + suffix)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be made: {error.strerror}; name another folder with --out") from None
+        return folder.resolve()
+    raise InputError(f"{parent}: a hundred runs started in one second; wait a moment")

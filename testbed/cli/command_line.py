@@ -17,6 +17,7 @@ from testbed.cli import (
     clean,
     compare,
     doctor,
+    exec,
     fidelity,
     plan,
     plot,
@@ -32,13 +33,35 @@ from testbed.emulation.sandbox import find_administrators_tools
 from testbed.errors import TestbedError
 
 DESCRIPTION = "Train one model across emulated data centers and compare geo-distributed training systems."
-COMMANDS = (run, plan, plot, compare, report, tune, sensitivity, bytes, profile, trace, fidelity, bench, doctor, clean)
+COMMANDS = (
+    run,
+    exec,
+    plan,
+    plot,
+    compare,
+    report,
+    tune,
+    sensitivity,
+    bytes,
+    profile,
+    trace,
+    fidelity,
+    bench,
+    doctor,
+    clean,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = _parser()
-    options = parser.parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    cut = given.index("--") if "--" in given else len(given)
+    options = parser.parse_args(given[:cut])
+    if cut < len(given):
+        if "program" not in options:
+            parser.error("only `testbed exec` takes a command after --")
+        options.program = given[cut + 1 :]
     find_administrators_tools()
     try:
         return options.command(options)

@@ -12,7 +12,6 @@ from testbed.roles import state as state_file
 
 Record = Callable[[Event], None]
 Probe = Callable[[int, float, Mapping[str, Any]], None]
-TRACE_LATE_S = 0.05  # a trace's change that comes later than this after its time is counted as late
 
 
 class TraceEnded(Exception):

@@ -17,6 +17,7 @@ from testbed.errors import InputError, Interrupted, RunError, TestbedError
 from testbed.experiment.assembly import Assembly
 from testbed.experiment.load import Point
 from testbed.fabrics.registry import FabricKind, choose
+from testbed.files import new_folder
 from testbed.harness import session, sweep
 from testbed.record import info as info_file
 from testbed.record.info import RunInfo
@@ -105,7 +106,7 @@ def launch(points: Sequence[Point], wishes: Wishes) -> Path:
         notes=(why,) if why and kind.virtual_time else (),
     )
     if len(points) > 1:
-        folder = session.new_folder(request.results / request.target, session.new_id(kind.name))
+        folder = new_folder(request.results / request.target, session.new_id(kind.name))
         sweep.begin(points, request, folder)
     else:
         folder = session.prepare(experiments[0], request)

@@ -27,9 +27,10 @@ from testbed.errors import InputError, Interrupted
 from testbed.experiment.assembly import Assembly, threads
 from testbed.experiment.load import from_dict
 from testbed.experiment.schema import WORKERS_AN_LPS, Experiment
-from testbed.fabrics.base import TRACE_LATE_S, Fabric, TraceEnded
+from testbed.fabrics.base import Fabric, TraceEnded
 from testbed.fabrics.registry import FABRICS, FabricKind, Setting
 from testbed.fidelity import report as fidelity_report
+from testbed.files import new_folder
 from testbed.harness import checkpoint
 from testbed.harness.checkpoint import Checkpoint, Clock
 from testbed.harness.pool import run_all, signals_interrupt
@@ -44,6 +45,7 @@ from testbed.report.live import Progress
 from testbed.report.numbers import reached
 from testbed.report.numbers.asked import Target, reported
 from testbed.roles.compute import MEASURED
+from testbed.wan.trace import LATE_S
 from testbed.workloads import Workload
 from testbed.workloads.evaluation import Evaluation
 from testbed.workloads.sized import SizedWorkload
@@ -242,7 +244,7 @@ def _with_warnings(notes: list[str], report: dict[str, Any], stolen: float) -> l
     if late := report.get("trace_late", 0):
         worst_ms = report["trace_late_max_ms"]
         said.append(
-            f"{changes} {report['trace_changes']:,} changes {late:,} came more than {1e3 * TRACE_LATE_S:g} ms late,"
+            f"{changes} {report['trace_changes']:,} changes {late:,} came more than {1e3 * LATE_S:g} ms late,"
             f" the latest by {worst_ms:.0f} ms."
         )
     return said
@@ -420,20 +422,6 @@ def _open_fabric(name: str, assembly: Assembly, device: str, scratch: Path) -> F
 def new_id(fabric: str) -> str:
     """What a run that begins now is called."""
     return f"{datetime.now():%Y%m%d-%H%M%S}-{fabric}"
-
-
-def new_folder(parent: Path, run_id: str) -> Path:
-    """A folder nobody else has, also when two runs start in the same second."""
-    for suffix in ("", *(f"-{k}" for k in range(2, 100))):
-        folder = parent / (run_id + suffix)
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be made: {error.strerror}; name another folder with --out") from None
-        return folder.resolve()
-    raise InputError(f"{parent}: a hundred runs started in one second; wait a moment")
 
 
 def _device_name(device: str) -> str:

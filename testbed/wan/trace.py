@@ -28,6 +28,7 @@ FOLDER = "topologies/traces"
 COLUMNS = ("time_s", "src_region", "dst_region", "goodput_mbit")
 RTT_COLUMN = "rtt_ms"
 ENDS = {"hold": "", "loop": "period_s", "end": "end_s"}  # with the setting that says when
+LATE_S = 0.05  # a change that comes later than this after its time is counted as late
 HINT = "a trace is a CSV file, see topologies/traces/"
 
 

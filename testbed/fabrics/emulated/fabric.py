@@ -11,11 +11,11 @@ from time import monotonic, perf_counter
 from typing import Any
 
 from testbed.emulation.network import EmulatedNetwork
+from testbed.emulation.trace_player import Lateness, TracePlayer
 from testbed.experiment.assembly import Assembly, threads
 from testbed.fabrics.actors.actor import Place
 from testbed.fabrics.actors.fabric import ActorFabric, start_ray
 from testbed.fabrics.actors.wire import Endpoint
-from testbed.fabrics.emulated.trace_player import Lateness, TracePlayer
 from testbed.fabrics.registry import Gate
 from testbed.record.events import LinkBytes
 from testbed.roles.compute import compute_model

@@ -9,9 +9,8 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
-from testbed.fabrics.base import TRACE_LATE_S
 from testbed.record.events import Capacity
-from testbed.wan.trace import Change, Trace
+from testbed.wan.trace import LATE_S, Change, Trace
 
 
 class TracePlayer:
@@ -93,11 +92,11 @@ class Lateness:
 
     def add(self, made: Capacity) -> None:
         self._changes += 1
-        self._late += made.late_s > TRACE_LATE_S
+        self._late += made.late_s > LATE_S
         self._max_s = max(self._max_s, made.late_s)
 
     def report(self) -> dict[str, Any]:
-        """`trace_changes`, of them `trace_late` by more than `TRACE_LATE_S`, `trace_late_max_ms`; empty without any."""
+        """`trace_changes`, of them `trace_late` by more than `LATE_S`, `trace_late_max_ms`; empty without any."""
         if not self._changes:
             return {}
         return {

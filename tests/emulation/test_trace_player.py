@@ -4,8 +4,8 @@ from time import monotonic, sleep
 
 import pytest
 
+from testbed.emulation.trace_player import TracePlayer
 from testbed.errors import NetworkError
-from testbed.fabrics.emulated.trace_player import TracePlayer
 from testbed.wan.trace import Change, Trace
 
 TRACE = Trace("t", tuple(Change(k * 0.1, "a", "b", float(k + 1)) for k in range(5)))

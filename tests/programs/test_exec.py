@@ -1,0 +1,135 @@
+"""Programs of others on the emulated WAN: they see its rates and delays, and nothing of them is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from testbed.emulation import sandbox
+from testbed.message import PAYLOAD_PER_WIRE
+from testbed.wan import profile as profiles
+
+pytestmark = pytest.mark.emulation
+
+TWO = "us-west-1=1,us-east-1=1"
+LINK = profiles.load("weightgrad-ec2").link("us-west-1", "us-east-1")
+FORTH, BACK = "us-west-1>us-east-1", "us-east-1>us-west-1"
+GRADIENT = 1_068_298  # values, CifarNet's
+DDP = f"""
+import time, torch
+torch.distributed.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear({GRADIENT}, 1, bias=False), bucket_cap_mb=100)
+for step in range(3):
+    model(torch.ones(1, {GRADIENT})).sum().backward()
+torch.distributed.destroy_process_group()
+"""
+
+
+def testbed_exec(folder: Path, hosts: str, *command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    asked = ["weightgrad-ec2", "--hosts", hosts, "--no-gate", "--out", str(folder), *options]
+    line = [sys.executable, "-m", "testbed", "exec", *asked, "--", *command]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process: subprocess.Popen[str], timeout_s: float = 120) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=timeout_s)
+    return process.returncode, out, err
+
+
+def still_there(mark: str) -> list[str]:
+    """Processes of this machine whose command line has `mark`."""
+    found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in found if mark in line and str(os.getpid()) not in line.split()[:1]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _emulation() -> None:
+    if reason := sandbox.available():
+        pytest.skip(reason)
+
+
+def test_each_host_is_told_its_place_and_finds_the_others(tmp_path: Path) -> None:
+    script = "echo $RANK of $WORLD_SIZE; getent hosts us-east-1-h0 us-west-1 | tr -s ' '; exit 0"
+    status, out, err = ended(testbed_exec(tmp_path / "x", TWO, "sh", "-c", script))
+    assert status == 0, err
+    assert {line for line in out.splitlines() if " | " in line and line.startswith("us-")} == {
+        f"us-{region}-1-h0 | {line}"
+        for region, rank in (("west", 0), ("east", 1))
+        for line in (f"{rank} of 2", "10.2.0.2 us-east-1-h0", "10.1.0.2 us-west-1")
+    }
+    assert (tmp_path / "x/logs/us-west-1-h0.log").read_text().startswith("0 of 2\n")
+    facts = json.loads((tmp_path / "x/exec.json").read_text())
+    assert facts["statuses"] == {"us-west-1/h0": 0, "us-east-1/h0": 0}
+    assert f"| {FORTH} |" in (tmp_path / "x/summary.md").read_text()
+
+
+def test_one_that_fails_ends_the_others_and_is_the_exit_status(tmp_path: Path) -> None:
+    script = "trap '' TERM; [ $RANK = 1 ] && exit 7; while :; do sleep 1; done # a-stubborn-one"
+    status, _, err = ended(testbed_exec(tmp_path / "x", TWO, "bash", "-c", script))
+    assert status == 7, err
+    assert not still_there("a-stubborn-one")
+    assert json.loads((tmp_path / "x/exec.json").read_text())["statuses"] == {"us-west-1/h0": 137, "us-east-1/h0": 7}
+
+
+def test_the_others_go_on_when_asked(tmp_path: Path) -> None:
+    script = "[ $RANK = 0 ] && exit 3; sleep 1; echo done"
+    status, out, _ = ended(testbed_exec(tmp_path / "x", TWO, "sh", "-c", script, options=("--keep-going",)))
+    assert status == 3 and "us-east-1-h0 | done" in out
+
+
+def test_nothing_is_left_of_what_detached_itself(tmp_path: Path) -> None:
+    script = "setsid sh -c 'trap \"\" TERM HUP; sleep 1000.125' >/dev/null 2>&1 & sleep 0.5"
+    status, _, err = ended(testbed_exec(tmp_path / "x", TWO, "sh", "-c", script))
+    assert status == 0, err
+    assert not still_there("sleep 1000.125")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_stopping_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    process = testbed_exec(tmp_path / "x", TWO, "sh", "-c", "echo up; sleep 1000.25")
+    assert process.stdout is not None
+    while "up" not in process.stdout.readline():
+        pass
+    process.send_signal(number)
+    status, _, err = ended(process)
+    assert status == (130 if number == signal.SIGINT else -9), err
+    until_s = time.monotonic() + 10
+    while still_there("sleep 1000.25") and time.monotonic() < until_s:
+        time.sleep(0.1)
+    assert not still_there("sleep 1000.25")
+    if number == signal.SIGINT:
+        assert json.loads((tmp_path / "x/exec.json").read_text())["status"] == 130
+
+
+@pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
+def test_iperf3_sees_the_profiles_rate_and_the_links_carry_what_it_sends(tmp_path: Path) -> None:
+    client = "sleep 1; iperf3 -c us-east-1 -t 6 -J"
+    script = f"if [ $TESTBED_REGION = us-east-1 ]; then exec iperf3 -s -1 >/dev/null; else {client}; fi"
+    status, _, err = ended(testbed_exec(tmp_path / "x", TWO, "sh", "-c", script))
+    assert status == 0, err
+    log = (tmp_path / "x/logs/us-west-1-h0.log").read_text()
+    end = json.loads(log)["end"]
+    assert end["sum_received"]["bits_per_second"] / 1e6 == pytest.approx(LINK.goodput_mbit, rel=0.05)
+    carried = json.loads((tmp_path / "x/exec.json").read_text())["wan_bytes"]
+    assert carried[FORTH] * PAYLOAD_PER_WIRE == pytest.approx(end["sum_sent"]["bytes"], rel=0.02)
+
+
+@pytest.mark.full
+def test_torchs_ddp_sends_a_rings_bytes(tmp_path: Path) -> None:
+    (tmp_path / "ddp.py").write_text(DDP)
+    command = (sys.executable, str(tmp_path / "ddp.py"))
+    status, _, err = ended(testbed_exec(tmp_path / "x", "us-west-1=2,us-east-1=2", *command), timeout_s=300)
+    assert status == 0, err
+    carried = json.loads((tmp_path / "x/exec.json").read_text())["wan_bytes"]
+    ring = 2 * 3 / 4 * 4 * GRADIENT * 3  # of four, three steps
+    first = 4 * GRADIENT  # at its start DDP sends the weights of the first to all
+    for link, beside in ((FORTH, first), (BACK, 0)):
+        assert carried[link] * PAYLOAD_PER_WIRE == pytest.approx(ring + beside, rel=0.05)
