@@ -96,9 +96,9 @@ class Crew:
         failed: Started | None = None
         with self._changed:
             while any(member.status is None for member in self.members.values()):
-                self._changed.wait()
-                if failed is None and (failed := self._first_failure()) and not keep_going:
+                if (failed := self._first_failure()) and not keep_going:
                     break
+                self._changed.wait()
         if failed and not keep_going:
             self.end()
         for member in self.members.values():

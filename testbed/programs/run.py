@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from testbed.emulation import awake
 from testbed.emulation.network import EmulatedNetwork
 from testbed.emulation.trace_player import Lateness, TracePlayer
 from testbed.errors import NetworkError, TestbedError
@@ -91,7 +92,12 @@ def run(plan: NetworkPlan, program: Program, folder: Path, say: Callable[[str], 
             say(f"every link is as the profile says (measured in {found.took_s:.1f} s)")
         with _resolving(addresses), Recorder(folder) as recorder:
             crew, lateness = Crew(logs), Lateness()
-            with _forwarding(crew), _metered(network, recorder), _following(network, program, recorder, lateness):
+            with (
+                awake.kept(),
+                _forwarding(crew),
+                _metered(network, recorder),
+                _following(network, program, recorder, lateness),
+            ):
                 began_s = monotonic()
                 for name, host in network.hosts.items():
                     told = hosts.environment(addresses, name, _gpus())

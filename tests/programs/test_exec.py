@@ -15,6 +15,7 @@ import pytest
 
 from testbed.emulation import sandbox
 from testbed.message import PAYLOAD_PER_WIRE
+from testbed.record.stolen import Stolen
 from testbed.wan import profile as profiles
 
 pytestmark = pytest.mark.emulation
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.emulation
 TWO = "us-west-1=1,us-east-1=1"
 LINK = profiles.load("weightgrad-ec2").link("us-west-1", "us-east-1")
 FORTH, BACK = "us-west-1>us-east-1", "us-east-1>us-west-1"
+MUCH_STOLEN = 0.01  # of the cores' time
 GRADIENT = 1_068_298  # values, CifarNet's
 DDP = f"""
 import time, torch
@@ -33,7 +35,7 @@ torch.distributed.destroy_process_group()
 """
 
 
-def testbed_exec(folder: Path, hosts: str, *command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def start_exec(folder: Path, hosts: str, *command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     asked = ["weightgrad-ec2", "--hosts", hosts, "--no-gate", "--out", str(folder), *options]
     line = [sys.executable, "-m", "testbed", "exec", *asked, "--", *command]
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -58,7 +60,7 @@ def _emulation() -> None:
 
 def test_each_host_is_told_its_place_and_finds_the_others(tmp_path: Path) -> None:
     script = "echo $RANK of $WORLD_SIZE; getent hosts us-east-1-h0 us-west-1 | tr -s ' '; exit 0"
-    status, out, err = ended(testbed_exec(tmp_path / "x", TWO, "sh", "-c", script))
+    status, out, err = ended(start_exec(tmp_path / "x", TWO, "sh", "-c", script))
     assert status == 0, err
     assert {line for line in out.splitlines() if " | " in line and line.startswith("us-")} == {
         f"us-{region}-1-h0 | {line}"
@@ -73,7 +75,7 @@ def test_each_host_is_told_its_place_and_finds_the_others(tmp_path: Path) -> Non
 
 def test_one_that_fails_ends_the_others_and_is_the_exit_status(tmp_path: Path) -> None:
     script = "trap '' TERM; [ $RANK = 1 ] && exit 7; while :; do sleep 1; done # a-stubborn-one"
-    status, _, err = ended(testbed_exec(tmp_path / "x", TWO, "bash", "-c", script))
+    status, _, err = ended(start_exec(tmp_path / "x", TWO, "bash", "-c", script))
     assert status == 7, err
     assert not still_there("a-stubborn-one")
     assert json.loads((tmp_path / "x/exec.json").read_text())["statuses"] == {"us-west-1/h0": 137, "us-east-1/h0": 7}
@@ -81,20 +83,20 @@ def test_one_that_fails_ends_the_others_and_is_the_exit_status(tmp_path: Path) -
 
 def test_the_others_go_on_when_asked(tmp_path: Path) -> None:
     script = "[ $RANK = 0 ] && exit 3; sleep 1; echo done"
-    status, out, _ = ended(testbed_exec(tmp_path / "x", TWO, "sh", "-c", script, options=("--keep-going",)))
+    status, out, _ = ended(start_exec(tmp_path / "x", TWO, "sh", "-c", script, options=("--keep-going",)))
     assert status == 3 and "us-east-1-h0 | done" in out
 
 
 def test_nothing_is_left_of_what_detached_itself(tmp_path: Path) -> None:
     script = "setsid sh -c 'trap \"\" TERM HUP; sleep 1000.125' >/dev/null 2>&1 & sleep 0.5"
-    status, _, err = ended(testbed_exec(tmp_path / "x", TWO, "sh", "-c", script))
+    status, _, err = ended(start_exec(tmp_path / "x", TWO, "sh", "-c", script))
     assert status == 0, err
     assert not still_there("sleep 1000.125")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_stopping_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
-    process = testbed_exec(tmp_path / "x", TWO, "sh", "-c", "echo up; sleep 1000.25")
+    process = start_exec(tmp_path / "x", TWO, "sh", "-c", "echo up; sleep 1000.25")
     assert process.stdout is not None
     while "up" not in process.stdout.readline():
         pass
@@ -109,27 +111,32 @@ def test_stopping_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) 
         assert json.loads((tmp_path / "x/exec.json").read_text())["status"] == 130
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
 def test_iperf3_sees_the_profiles_rate_and_the_links_carry_what_it_sends(tmp_path: Path) -> None:
-    client = "sleep 1; iperf3 -c us-east-1 -t 6 -J"
+    client = "sleep 1; iperf3 -c us-east-1 -t 6 --omit 2 -J"  # TCP's start is no part of the rate
     script = f"if [ $TESTBED_REGION = us-east-1 ]; then exec iperf3 -s -1 >/dev/null; else {client}; fi"
-    status, _, err = ended(testbed_exec(tmp_path / "x", TWO, "sh", "-c", script))
+    stolen = Stolen()
+    status, _, err = ended(start_exec(tmp_path / "x", TWO, "sh", "-c", script))
     assert status == 0, err
-    log = (tmp_path / "x/logs/us-west-1-h0.log").read_text()
-    end = json.loads(log)["end"]
-    assert end["sum_received"]["bits_per_second"] / 1e6 == pytest.approx(LINK.goodput_mbit, rel=0.05)
+    told = json.loads((tmp_path / "x/logs/us-west-1-h0.log").read_text())
+    sent = sum(interval["sum"]["bytes"] for interval in told["intervals"])
     carried = json.loads((tmp_path / "x/exec.json").read_text())["wan_bytes"]
-    assert carried[FORTH] * PAYLOAD_PER_WIRE == pytest.approx(end["sum_sent"]["bytes"], rel=0.02)
+    assert carried[FORTH] * PAYLOAD_PER_WIRE == pytest.approx(sent, rel=0.02)
+    mbit = told["end"]["sum_received"]["bits_per_second"] / 1e6
+    assert mbit < 1.05 * LINK.goodput_mbit
+    if stolen.share < MUCH_STOLEN:  # else the machine had no time for its timers, which says nothing of the link
+        assert mbit > 0.95 * LINK.goodput_mbit
 
 
 @pytest.mark.full
 def test_torchs_ddp_sends_a_rings_bytes(tmp_path: Path) -> None:
     (tmp_path / "ddp.py").write_text(DDP)
     command = (sys.executable, str(tmp_path / "ddp.py"))
-    status, _, err = ended(testbed_exec(tmp_path / "x", "us-west-1=2,us-east-1=2", *command), timeout_s=300)
+    status, _, err = ended(start_exec(tmp_path / "x", "us-west-1=2,us-east-1=2", *command), timeout_s=300)
     assert status == 0, err
     carried = json.loads((tmp_path / "x/exec.json").read_text())["wan_bytes"]
     ring = 2 * 3 / 4 * 4 * GRADIENT * 3  # of four, three steps
-    first = 4 * GRADIENT  # at its start DDP sends the weights of the first to all
+    first = 2 * 4 * GRADIENT  # at its start DDP sends the weights of the first to all, so to both over there
     for link, beside in ((FORTH, first), (BACK, 0)):
         assert carried[link] * PAYLOAD_PER_WIRE == pytest.approx(ring + beside, rel=0.05)
