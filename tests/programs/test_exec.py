@@ -24,6 +24,7 @@ TWO = "us-west-1=1,us-east-1=1"
 LINK = profiles.load("weightgrad-ec2").link("us-west-1", "us-east-1")
 FORTH, BACK = "us-west-1>us-east-1", "us-east-1>us-west-1"
 MUCH_STOLEN = 0.01  # of the cores' time
+IPERF_BYTES = 80_000_000
 GRADIENT = 1_068_298  # values, CifarNet's
 DDP = f"""
 import time, torch
@@ -114,19 +115,19 @@ def test_stopping_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) 
 @pytest.mark.full
 @pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
 def test_iperf3_sees_the_profiles_rate_and_the_links_carry_what_it_sends(tmp_path: Path) -> None:
-    client = "sleep 1; iperf3 -c us-east-1 -t 6 --omit 2 -J"  # TCP's start is no part of the rate
+    client = f"sleep 1; iperf3 -c us-east-1 -n {IPERF_BYTES} -J"
     script = f"if [ $TESTBED_REGION = us-east-1 ]; then exec iperf3 -s -1 >/dev/null; else {client}; fi"
     stolen = Stolen()
     status, _, err = ended(start_exec(tmp_path / "x", TWO, "sh", "-c", script))
     assert status == 0, err
     told = json.loads((tmp_path / "x/logs/us-west-1-h0.log").read_text())
-    sent = sum(interval["sum"]["bytes"] for interval in told["intervals"])
     carried = json.loads((tmp_path / "x/exec.json").read_text())["wan_bytes"]
-    assert carried[FORTH] * PAYLOAD_PER_WIRE == pytest.approx(sent, rel=0.02)
+    # As it came, and with a header on every 1,448 bytes: of a link that is full the kernel counts somewhat fewer headers.
+    assert IPERF_BYTES < carried[FORTH] < 1.02 * IPERF_BYTES / PAYLOAD_PER_WIRE
     mbit = told["end"]["sum_received"]["bits_per_second"] / 1e6
     assert mbit < 1.05 * LINK.goodput_mbit
     if stolen.share < MUCH_STOLEN:  # else the machine had no time for its timers, which says nothing of the link
-        assert mbit > 0.95 * LINK.goodput_mbit
+        assert mbit > 0.9 * LINK.goodput_mbit  # TCP's start is part of it
 
 
 @pytest.mark.full
