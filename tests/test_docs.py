@@ -15,10 +15,8 @@ import re
 import shlex
 import subprocess
 import sys
-from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -77,11 +75,6 @@ def blocks(page: Path, *languages: str) -> list[Block]:
     return [block for block in found if block.language in languages]
 
 
-@cache
-def parser() -> ArgumentParser:
-    return command_line._parser()
-
-
 def words(command: str, folder: Path) -> list[str]:
     """The command's words as a shell in `folder` makes them."""
     script = f"set -- {command}\nprintf '%s\\0' \"$@\""
@@ -106,7 +99,7 @@ def check(command: str, folder: Path) -> None:
             check(each, folder)
     elif command.startswith("testbed "):
         try:
-            parser().parse_args(shlex.split(command.partition(" >")[0])[1:])  # what it prints may go to a file
+            command_line.parsed(shlex.split(command.partition(" >")[0])[1:])  # what it prints may go to a file
         except SystemExit as end:
             assert not end.code, f"{command}: the command line refuses it"
 

@@ -54,14 +54,7 @@ COMMANDS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = _parser()
-    given = list(sys.argv[1:] if argv is None else argv)
-    cut = given.index("--") if "--" in given else len(given)
-    options = parser.parse_args(given[:cut])
-    if cut < len(given):
-        if "program" not in options:
-            parser.error("only `testbed exec` takes a command after --")
-        options.program = given[cut + 1 :]
+    options = parsed(list(sys.argv[1:] if argv is None else argv))
     find_administrators_tools()
     try:
         return options.command(options)
@@ -76,6 +69,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def parsed(given: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line; what stands after `--` is a program of the user's, not parsed."""
+    parser = _parser()
+    cut = given.index("--") if "--" in given else len(given)
+    options = parser.parse_args(given[:cut])
+    if cut < len(given):
+        if "program" not in options:
+            parser.error("only `testbed exec` takes a command after --")
+        options.program = given[cut + 1 :]
+    return options
 
 
 def _log_notes(error: TestbedError) -> None:
