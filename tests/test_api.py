@@ -81,6 +81,7 @@ def test_runs_are_loaded_and_compared(small_data: None, tmp_path: Path) -> None:
         testbed.compare([first, first.folder])
 
 
+@pytest.mark.full
 def test_a_sweep_is_a_series(small_data: None, tmp_path: Path) -> None:
     series = run(tmp_path, {**FEW, "sweep": {"training.batch_size": [8, 16]}}, systems=["baseline"])
     assert isinstance(series, testbed.Series)

@@ -175,6 +175,7 @@ def test_the_command_measures_writes_and_judges(tmp_path: Path) -> None:
     assert record["delay_mechanism"] in ("netem", "delay-line")
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_systems_mean_step_is_read_from_a_run_of_its_own() -> None:
     found = steps.mean_step_s("virtual", ["terngrad"], ["topology.workers_per_region=1"])

@@ -61,7 +61,7 @@ def test_so_they_are_with_entropy_coding(small_data: None, system: str, entropy:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [8, 32])
+@pytest.mark.parametrize("workers", [8, pytest.param(32, marks=pytest.mark.full)])
 @pytest.mark.parametrize("system", ["baseline", "terngrad", "dgc", "qsgd", "weightgrad", "gaia"])
 def test_so_they_are_with_64_workers(small_data: None, system: str, workers: int, tmp_path: Path) -> None:
     options = {**OPTIONS.get(system, {})}

@@ -102,6 +102,7 @@ def test_the_file_has_what_was_found_and_can_be_run(small_data: None, tmp_path: 
     assert msgspec.structs.replace(read, systems=it.systems) == it
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_command_writes_a_file(
     small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

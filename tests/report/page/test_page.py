@@ -139,10 +139,14 @@ def test_a_run_without_facts_has_a_page(make_run: MakeRun) -> None:
     assert "the facts of the run are not known" in page_of(folder).text
 
 
+DARK = pytest.param("dark", 1200, ("--blink-settings=preferredColorScheme=0",), marks=pytest.mark.full)
+PHONE = pytest.param("phone", 500, (), marks=pytest.mark.full)
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine (Debian: apt-get install chromium)")
 @pytest.mark.parametrize(
     ("look", "width", "options"),
-    [("light", 1200, ()), ("dark", 1200, ("--blink-settings=preferredColorScheme=0",)), ("phone", 500, ())],
+    [("light", 1200, ()), DARK, PHONE],
 )
 def test_a_browser_shows_the_page_without_an_error(
     make_run: MakeRun, tmp_path: Path, look: str, width: int, options: tuple[str, ...]
