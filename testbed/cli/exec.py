@@ -54,14 +54,14 @@ def _exec(options: argparse.Namespace) -> int:
         raise InputError(f"--dilation: {options.dilation:g} is not between 1 and 1000")
     plan = hosts.plan_of(profiles.load(options.profile), hosts.asked(options.hosts))
     trace = traces.load(traces.find(options.trace), plan.regions) if options.trace else None
+    if options.out is not None and options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
+        raise InputError(f"{options.out} is there and no empty folder; name another one with --out")
     if not sandbox.inside():
         if reason := sandbox.available():
             raise InputError(f"this machine cannot emulate: {reason}")
         return sandbox.run([sys.executable, "-m", "testbed", *_arguments(options), "--", *command])
     from testbed.programs.run import Program, run
 
-    if options.out is not None and options.out.exists() and any(options.out.iterdir()):
-        raise InputError(f"{options.out} is not empty; name another folder with --out")
     folder = options.out or new_folder(Path("results", "exec"), f"{datetime.now():%Y%m%d-%H%M%S}")
     program = Program(command, trace, options.dilation, options.keep_going, not options.no_gate)
     status = run(plan, program, folder, _say)

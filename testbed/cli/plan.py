@@ -75,7 +75,9 @@ def _plan(options: argparse.Namespace) -> int:
     else:
         planned.show(answer)
     if options.out is not None:
-        for path in planned.write(answer, options.out):
+        from testbed.report.page.plan import write  # matplotlib
+
+        for path in write(answer, options.out):
             print(f"written: {path}", file=sys.stderr if options.json else sys.stdout)
     return 0
 

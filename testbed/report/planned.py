@@ -1,16 +1,13 @@
-"""The answer of `testbed plan`, as tables, a picture and a page."""
+"""The answer of `testbed plan`, in words and tables."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from testbed.files import write_whole
 from testbed.report.looks import look
 from testbed.report.numbers.wording import NONE, dollars, duration, number, percent, size
 from testbed.report.terminal import plain_unless_terminal, rich_table
@@ -143,18 +140,3 @@ def show(answer: Answer, console: Console | None = None) -> None:
     console.print(escape(conditions(answer)), style="dim")
     for sentence in sentences(answer):
         console.print(escape(sentence), style="bold" if sentence.startswith("For") else None)
-
-
-def write(answer: Answer, folder: Path) -> list[Path]:
-    """Write `plan.json`, `plan.png` and the page `plan.html`; returns where they are."""
-    from testbed.report.page.html import plan_page
-    from testbed.report.pictures.plan import draw
-    from testbed.report.pictures.style import png, save
-
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / name for name in ("plan.json", "plan.png", "plan.html")]
-    write_whole(paths[0], json.dumps(answer, indent=1) + "\n")
-    figure = draw(answer)
-    write_whole(paths[2], plan_page(answer, png(figure)))
-    save(figure, paths[1])
-    return paths

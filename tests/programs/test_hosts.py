@@ -61,6 +61,10 @@ def test_names_of_hosts_and_regions() -> None:
         ("weightgrad-ec2 --hosts us-west-1=1", "testbed exec needs a command"),
         ("weightgrad-ec2 --hosts us-west-1=1 -- no-such-program", "no command 'no-such-program' on this machine"),
         ("weightgrad-ec2 --hosts us-west-1=1 --dilation 0 -- true", "--dilation: 0 is not between 1 and 1000"),
+        (
+            "weightgrad-ec2 --hosts us-west-1=1 --out /etc/hostname -- true",
+            "/etc/hostname is there and no empty folder",
+        ),
         ("weightgrad-ec2 --hosts us-west-1=1 --trace none.csv -- true", "none.csv"),
     ],
 )

@@ -9,12 +9,10 @@ from typing import Any
 
 import jinja2
 import pandas as pd
-from matplotlib.figure import Figure
 
 from testbed.files import write_whole
 from testbed.record.info import RunInfo
 from testbed.record.reader import Run
-from testbed.report import planned
 from testbed.report.numbers import prices
 from testbed.report.numbers.asked import Target, experiment_of, flat, is_modelled, timing_only
 from testbed.report.numbers.compare import compare
@@ -27,7 +25,7 @@ from testbed.report.pictures.registry import PICTURES, drawn, gallery
 from testbed.report.pictures.style import png
 
 FILE_NAME = "report.html"
-TEMPLATE, PLAN = "page.html.j2", "plan.html.j2"
+TEMPLATE = "page.html.j2"
 LAN = "lan"
 Picture = tuple[str, str, str]  # name, caption, data URI
 
@@ -45,35 +43,19 @@ def write_page(folder: Path, path: Path | None = None) -> Path:
 
 def page(run: Run, frame: pd.DataFrame, pictures: Sequence[Picture]) -> str:
     """The HTML of the page; `frame` is `summarize(run)`."""
-    return _environment_of_templates().get_template(TEMPLATE).render(_facts(run, frame), pictures=pictures)
+    return render(TEMPLATE, **_facts(run, frame), pictures=pictures)
 
 
-def plan_page(answer: planned.Answer, picture: bytes) -> str:
-    """The HTML of the page of `testbed plan`; `picture` is a PNG."""
-    heads, cells = planned.table(answer)
-    return (
-        _environment_of_templates()
-        .get_template(PLAN)
-        .render(
-            title=planned.title(answer),
-            conditions=planned.conditions(answer).split(" · "),
-            sentences=planned.sentences(answer),
-            heads=heads,
-            cells=cells,
-            links=[[link, number(rate)] for link, rate in answer["asked"]["wan_mbit"].items()],
-            picture=_uri(picture),
-        )
-    )
-
-
-def _environment_of_templates() -> jinja2.Environment:
-    return jinja2.Environment(
+def render(template: str, **facts: Any) -> str:
+    """A template of this folder, filled in; what it asks for and is not given is an error."""
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    return environment.get_template(template).render(facts)
 
 
 def _facts(run: Run, frame: pd.DataFrame) -> dict[str, Any]:
@@ -119,14 +101,11 @@ def question(run: Run) -> str:
 def pictures(run: Run, frame: pd.DataFrame) -> list[Picture]:
     """The pictures of the page, the overview first."""
     made = ((kind, drawn(kind, [run], frame)) for kind in (PICTURES.find("comparison"), *gallery()))
-    return [(kind.name, kind.caption, _data_uri(figure)) for kind, figure in made if figure is not None]
+    return [(kind.name, kind.caption, data_uri(png(figure))) for kind, figure in made if figure is not None]
 
 
-def _data_uri(figure: Figure) -> str:
-    return _uri(png(figure))
-
-
-def _uri(image: bytes) -> str:
+def data_uri(image: bytes) -> str:
+    """A PNG as an address that holds it."""
     return f"data:image/png;base64,{base64.b64encode(image).decode()}"
 
 
