@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,6 +46,12 @@ PLAIN: dict[str, Any] = {
 
 EXCHANGING = {"t_s": 0.05, "t_local_s": 0.02, "t_global_s": 0.04, "threshold_max": 1.0}
 """WeightGrad's settings with which so few steps have several rounds and guards."""
+
+
+def each_system(names: Iterable[str], *quick: str) -> list[Any]:
+    """A test's cases, one a system: those of `quick`, one of a kind, in the fast suite, all others among the slow."""
+    slow = pytest.mark.slow
+    return [name if name in quick else pytest.param(name, marks=slow) for name in sorted(names)]
 
 
 def plain(**parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -322,9 +322,12 @@ def test_a_refused_vector_is_not_remembered(place: Place, name: str) -> None:
         assert not any(kept.cpu().any() for kept in vars(memory).values())
 
 
+INFINITE = [float("inf"), -float("inf")]
+
+
 @on_devices
 @pytest.mark.parametrize("name", CODECS)
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), *(pytest.param(inf, marks=pytest.mark.slow) for inf in INFINITE)])
 def test_nan_and_infinity_are_refused_by_the_layers_name(place: Place, name: str, value: float) -> None:
     codec = CODECS[name](layout_of(5200))
     for layer in codec.layout:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import EXCHANGING, experiment, play, start
+from small_runs import EXCHANGING, each_system, experiment, play, start
 
 from testbed.experiment.assembly import Assembly
 from testbed.harness import session as run
@@ -47,7 +47,7 @@ def files(folder: Path, system: str, seed: int, keep: pytest.MonkeyPatch) -> dic
     return {str(path.relative_to(result)): path.read_bytes() for path in paths}
 
 
-@pytest.mark.parametrize("system", ["baseline", "terngrad", "weightgrad"])
+@pytest.mark.parametrize("system", each_system(["baseline", "terngrad", "weightgrad"], "weightgrad"))
 def test_same_seed_same_bytes(small_data: None, system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = files(tmp_path / "first", system, 0, monkeypatch)
     assert files(tmp_path / "second", system, 0, monkeypatch) == first

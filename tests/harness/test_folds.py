@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import EXCHANGING, experiment, start
+from small_runs import EXCHANGING, each_system, experiment, start
 
 from testbed.errors import RunError
 from testbed.experiment.sizes import Recorded
@@ -18,7 +18,7 @@ from testbed.roles.roles import kind_of
 from testbed.systems import SYSTEMS
 from testbed.wan.plan import region_of
 
-ALIKE = sorted(name for name, system in SYSTEMS.items() if system.alike)
+ALIKE = each_system((name for name, system in SYSTEMS.items() if system.alike), "terngrad", "weightgrad", "diloco")
 OPTIONS: dict[str, dict[str, Any]] = {
     "weightgrad": EXCHANGING,
     "diloco": {"local_steps": 3, "fragments": 2, "coding": "int8"},

@@ -86,7 +86,7 @@ def test_a_ring_takes_the_time_that_its_turns_take() -> None:
     )
 
 
-@pytest.mark.parametrize(("ahead", "segment_mib"), [(2, 1.0), (2, 1e-5), (4, 1e-5)])
+@pytest.mark.parametrize(("ahead", "segment_mib"), [(2, 1.0), pytest.param(2, 1e-5, marks=pytest.mark.slow), (4, 1e-5)])
 def test_no_more_segments_cross_a_link_in_a_round_trip_than_were_waited_for(ahead: int, segment_mib: float) -> None:
     """gloo's hand-shake: over a long, fast link a ring takes a round trip for as many segments as it runs ahead."""
     far = network(("a", "b", "c"), lan=Link(1e5, 0.001), wan=Link(1e5, 100))
@@ -100,7 +100,7 @@ def test_no_more_segments_cross_a_link_in_a_round_trip_than_were_waited_for(ahea
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 5])
-@pytest.mark.parametrize("segment_mib", [1.0, 1e-5])
+@pytest.mark.parametrize("segment_mib", [1.0, pytest.param(1e-5, marks=pytest.mark.slow)])
 def test_how_it_is_cut_changes_no_sum(ahead: int, segment_mib: float) -> None:
     expected = sums(("a", "b"), 3)
     for system in ("allreduce", "hierarchical-allreduce"):
