@@ -19,12 +19,14 @@ from testbed.cli import (
     doctor,
     exec,
     fidelity,
+    mark,
     plan,
     plot,
     profile,
     report,
     run,
     sensitivity,
+    shell,
     trace,
     tune,
 )
@@ -36,6 +38,8 @@ DESCRIPTION = "Train one model across emulated data centers and compare geo-dist
 COMMANDS = (
     run,
     exec,
+    shell,
+    mark,
     plan,
     plot,
     compare,

@@ -92,6 +92,16 @@ def wan_commands(i: int, others: Sequence[int]) -> list[str]:
     return lines
 
 
+def cut_command(i: int, j: int) -> str:
+    """Of a router or border node: what is for region j is lost, and nobody is told."""
+    return f"route replace blackhole {region_network(j)}"
+
+
+def heal_command(i: int, j: int) -> str:
+    """The opposite: the route of `wan_commands` again."""
+    return f"route replace {region_network(j)} via {_wan_address(j, i)}"
+
+
 def to_border_commands(i: int, others: Sequence[int]) -> list[str]:
     """Of a router, towards its border node."""
     return [

@@ -15,12 +15,13 @@ from typing import Any, Self, TypeVar
 from mininet.log import setLogLevel
 from mininet.net import Mininet
 
-from testbed.emulation import addresses, mnexec, sandbox
+from testbed.emulation import addresses, links, mnexec, sandbox
 from testbed.emulation.delay import Carries, DelayStage
 from testbed.emulation.links import MAX_GOODPUT_MBIT, Counter, Found, Namespace, Shape
 from testbed.emulation.topo import WIRES, Machine, PlanTopo, Wires, cap_senders, senders
 from testbed.errors import InputError, NetworkError, TestbedError
 from testbed.wan.plan import NetworkPlan, region_of
+from testbed.wan.profile import Link
 
 T = TypeVar("T")
 TOOLS = Path("/run/testbed/bin")  # in the sandbox's own /run
@@ -70,7 +71,7 @@ class EmulatedNetwork:
         # pyroute2's sockets belong to the thread that opens them, so one thread does all the netlink work.
         self._netlink = ThreadPoolExecutor(1, "netlink")
         self._namespaces: dict[str, Namespace] = {}
-        self._delays_s = {f"{a}>{b}": link.delay_s for (a, b), link in self.plan.wan.items()}
+        self._links = {f"{a}>{b}": link for (a, b), link in self.plan.wan.items()}  # as they are set now
         self._senders, self._caps = senders(self.plan), cap_senders(self.plan)
         self._net: Mininet | None = None
         try:
@@ -170,9 +171,43 @@ class EmulatedNetwork:
         name = self._wan_name(src_region, dst_region)
         if not 0 <= delay_s <= MAX_DELAY_S:
             raise NetworkError(f"{name}: a delay of {delay_s:g} s; it must be between 0 and {MAX_DELAY_S:g}")
-        self._delays_s[name] = delay_s * self.dilation
+        self._links[name] = link = replace(self._links[name], rtt_ms=2e3 * delay_s * self.dilation)
         if stage := self._stage:
-            self._do(lambda: stage.set_delay(name, self._delays_s[name]))
+            self._do(lambda: stage.set_delay(name, link.delay_s))
+
+    def links(self) -> dict[str, Link]:
+        """Each directed WAN link, "src>dst", as it is set now (before dilation)."""
+        k = self.dilation
+        return {
+            name: replace(link, goodput_mbit=link.goodput_mbit * k, rtt_ms=link.rtt_ms / k)
+            for name, link in self._links.items()
+        }
+
+    def cut(self, src_region: str, dst_region: str) -> None:
+        """Lose all that one direction of a WAN link is given from now on; what is on its way still arrives.
+
+        Raises
+        ------
+        NetworkError
+            There is no such link.
+        """
+        self._route(src_region, dst_region, addresses.cut_command)
+
+    def heal(self, src_region: str, dst_region: str) -> None:
+        """End a cut; one that is none stays none.
+
+        Raises
+        ------
+        NetworkError
+            There is no such link.
+        """
+        self._route(src_region, dst_region, addresses.heal_command)
+
+    def _route(self, src_region: str, dst_region: str, command: Callable[[int, int], str]) -> None:
+        self._wan_name(src_region, dst_region)
+        i, j = self.plan.regions.index(src_region), self.plan.regions.index(dst_region)
+        assert self._net
+        links.batch("ip", self._net[addresses.border_name(self.plan, i)].pid, [command(i, j)])
 
     def _wan_name(self, src_region: str, dst_region: str) -> str:
         name = f"{src_region}>{dst_region}"
@@ -192,6 +227,7 @@ class EmulatedNetwork:
         if self._stage:
             self._stage.set_rate(name, shape.wire_bytes_per_s)
         self._senders[name] = replace(sender, shape=shape)
+        self._links[name] = replace(self._links[name], goodput_mbit=goodput_mbit)
 
     def _counters(self) -> dict[str, Counter]:
         found = {node: namespace.counters() for node, namespace in self._namespaces.items()}
@@ -217,7 +253,7 @@ class EmulatedNetwork:
         for (a, b), link in self.plan.wan.items():
             name = f"{a}>{b}"
             rate = self._senders[name].shape.wire_bytes_per_s
-            asked = replace(Carries.of(link), delay_s=self._delays_s[name], bytes_per_s=rate)
+            asked = replace(Carries.of(link), delay_s=self._links[name].delay_s, bytes_per_s=rate)
             if name not in found:
                 faults.append(f"{name} is not delayed")
             elif problem := _misdone(asked, found[name]):

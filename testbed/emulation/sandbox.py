@@ -34,7 +34,12 @@ MARK = "TESTBED_SANDBOX"  # holds the identity of the process namespace that `in
 PROBE_TIMEOUT_S = 20.0
 
 
-def run(argv: Sequence[str], env: Mapping[str, str] | None = None, say: Callable[[str], None] | None = None) -> int:
+def run(
+    argv: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    say: Callable[[str], None] | None = None,
+    descriptors: Sequence[int] = (),
+) -> int:
     """Run a command in a sandbox and wait for it; to be called from the main thread.
 
     SIGINT, SIGTERM and SIGHUP that come meanwhile are passed to the command instead.
@@ -44,6 +49,7 @@ def run(argv: Sequence[str], env: Mapping[str, str] | None = None, say: Callable
     argv : the command and its arguments; standard input, output and error are the caller's
     env : its environment; the caller's when None
     say : takes each line of its output and errors instead, e.g. where they are to appear in a notebook
+    descriptors : of open files that it inherits, under the same numbers
 
     Returns
     -------
@@ -55,7 +61,7 @@ def run(argv: Sequence[str], env: Mapping[str, str] | None = None, say: Callable
             process = subprocess.Popen(
                 _command(argv, there),
                 env=None if env is None else dict(env),
-                pass_fds=(there,),
+                pass_fds=(there, *descriptors),
                 start_new_session=True,
                 stdout=None if say is None else subprocess.PIPE,
                 stderr=None if say is None else subprocess.STDOUT,

@@ -46,6 +46,10 @@ def check_keys(value: Any, kind: inspect.Type, source: str, path: str) -> None:
     for number in value if isinstance(value, list) else [value]:
         if isinstance(number, int) and not -(2**63) <= number < 2**63:
             raise InputError(f"{source}: {path} is {number}: it must fit into 64 bits")
+    if isinstance(value, list):
+        for item_kind in (each.item_type for each in _alternatives(kind) if isinstance(each, inspect.ListType)):
+            for place, item in enumerate(value):
+                check_keys(item, item_kind, source, f"{path}[{place}]")
     if not isinstance(value, dict):
         return
     struct = _struct_for(value, kind)

@@ -52,6 +52,28 @@ def plan_of(profile: Profile, hosts: Mapping[str, int]) -> NetworkPlan:
     return NetworkPlan(tuple(f"{region}/h{k}" for region, count in hosts.items() for k in range(count)), profile)
 
 
+def named(plan: NetworkPlan, name: str, where: str) -> list[str]:
+    """The hosts that a name means: one ("us-west-1-h0" or "us-west-1/h0"), or all of a region.
+
+    Raises
+    ------
+    InputError
+        There are none of that name; `where` is what it begins with.
+    """
+    if name in plan.regions:
+        return list(plan.hosts_of(name))
+    known = {label(host): host for host in plan.hosts}
+    host = known.get(label(name))
+    if host is None:
+        raise InputError(f"{where}: no host or region '{name}'{nearest(name, [*known, *plan.regions])}")
+    return [host]
+
+
+def one_of(plan: NetworkPlan, name: str, where: str) -> str:
+    """The one host that a name means, of a region its first; InputError as `named` raises."""
+    return named(plan, name, where)[0]
+
+
 def label(host: str) -> str:
     """The name of a host that resolves, and that files are called by: "us-west-1-h0"."""
     return host.replace("/", "-")

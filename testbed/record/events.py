@@ -102,6 +102,19 @@ class Capacity(Event, tag="capacity", frozen=True, kw_only=True):
     late_s: float = 0.0
 
 
+class Cut(Event, tag="cut", frozen=True, kw_only=True):
+    """WAN link `link` ("src>dst") loses all that it is given from now on, or carries again (`healed`)."""
+
+    link: str
+    healed: bool = False
+
+
+class Mark(Event, tag="mark", frozen=True, kw_only=True):
+    """What a program on the emulated WAN said of itself (`testbed mark`); `node` is its host."""
+
+    text: str
+
+
 class Exchange(Event, tag="exchange", frozen=True, kw_only=True):
     """WeightGrad: one round of the global exchange, seen by the GS (`included`: the regions averaged)."""
 
@@ -166,6 +179,8 @@ AnyEvent = (
     | Sent
     | Size
     | Capacity
+    | Cut
+    | Mark
     | Exchange
     | Threshold
     | Guard

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +27,14 @@ FORTH, BACK = "us-west-1>us-east-1", "us-east-1>us-west-1"
 MUCH_STOLEN = 0.01  # of the cores' time
 IPERF_BYTES = 80_000_000
 GRADIENT = 1_068_298  # values, CifarNet's
+SERVE = (
+    "import socket; s = socket.create_server(('', 8080)); "
+    "[(c.sendall(bytes(200000)), c.close()) for c, _ in iter(s.accept, None)]"
+)
+ASK = (
+    "import socket; s = socket.create_connection(('us-east-1', 8080)); "
+    "print('served', sum(len(p) for p in iter(lambda: s.recv(65536), b'')))"
+)
 DDP = f"""
 import time, torch
 torch.distributed.init_process_group("gloo")
@@ -38,7 +47,7 @@ torch.distributed.destroy_process_group()
 
 def start_exec(folder: Path, hosts: str, *command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     asked = ["weightgrad-ec2", "--hosts", hosts, "--no-gate", "--out", str(folder), *options]
-    line = [sys.executable, "-m", "testbed", "exec", *asked, "--", *command]
+    line = [sys.executable, "-m", "testbed", "exec", *asked, *(["--", *command] if command else [])]
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -74,6 +83,70 @@ def test_each_host_is_told_its_place_and_finds_the_others(tmp_path: Path) -> Non
     assert f"| {FORTH} |" in (tmp_path / "x/summary.md").read_text()
 
 
+def test_clients_start_when_their_server_listens_and_a_port_is_published(tmp_path: Path) -> None:
+    server = f"import time; time.sleep(2); {SERVE}"
+    (tmp_path / "web.toml").write_text(f"""
+        [[start]]
+        hosts = "us-east-1"
+        run = ["{sys.executable}", "-c", "{server}"]
+        ready = "port 8080"
+        service = true
+        [[start]]
+        hosts = "us-west-1"
+        run = ["sh", "-c", 'echo asked > $TESTBED_MARKS; exec {sys.executable} -c "$ASK"']
+        environment = {{ ASK = "{ASK}" }}
+        [[start]]
+        hosts = "us-west-1"
+        run = "sleep 3"
+    """)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = ("--start", str(tmp_path / "web.toml"), "--publish", f"us-east-1:8080={port}")
+    process = start_exec(tmp_path / "x", TWO, options=options)
+    assert process.stdout is not None
+    while "served 200000" not in (line := process.stdout.readline()):
+        assert line, "it ended without having been answered"
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.settimeout(10)
+        received = sum(len(part) for part in iter(lambda: connection.recv(65536), b""))
+    assert received == 200_000, "the same server, from outside"
+    status, _, err = ended(process)
+    assert status == 0, err
+    facts = json.loads((tmp_path / "x/exec.json").read_text())
+    assert facts["services"] == ["us-east-1/h0"] and facts["statuses"]["us-west-1/h0.2"] == 0
+    assert 200_000 < facts["wan_bytes"][BACK] < 230_000, "what is published crosses no link"
+    assert "on us-west-1-h0: asked" in (tmp_path / "x/summary.md").read_text()
+    assert {path.name for path in (tmp_path / "x/logs").iterdir()} == {
+        "us-east-1-h0.log",
+        "us-west-1-h0.log",
+        "us-west-1-h0.2.log",
+    }
+
+
+def test_a_server_that_never_gets_ready_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "it.toml").write_text("""
+        [[start]]
+        hosts = "us-east-1"
+        run = "sleep 1000.375"
+        ready = "port 8080"
+        within_s = 1
+        [[start]]
+        run = "echo never"
+    """)
+    status, out, err = ended(start_exec(tmp_path / "x", TWO, options=("--start", str(tmp_path / "it.toml"))))
+    assert status == 1 and "never" not in out
+    assert "testbed: error: us-east-1-h0: no port 8080 within 1 s; its `ready` and `within_s` say so" in err
+    assert not still_there("sleep 1000.375")
+    assert "no port 8080" in json.loads((tmp_path / "x/exec.json").read_text())["error"]
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, _, err = ended(start_exec(tmp_path / "x", TWO, "true", options=("--publish", f"us-east-1:80={port}")))
+    assert status == 2 and f"port {port} of this machine: Address already in use; take another one" in err
+
+
 def test_one_that_fails_ends_the_others_and_is_the_exit_status(tmp_path: Path) -> None:
     script = "trap '' TERM; [ $RANK = 1 ] && exit 7; while :; do sleep 1; done # a-stubborn-one"
     status, _, err = ended(start_exec(tmp_path / "x", TWO, "bash", "-c", script))
@@ -82,12 +155,14 @@ def test_one_that_fails_ends_the_others_and_is_the_exit_status(tmp_path: Path) -
     assert json.loads((tmp_path / "x/exec.json").read_text())["statuses"] == {"us-west-1/h0": 137, "us-east-1/h0": 7}
 
 
+@pytest.mark.full
 def test_the_others_go_on_when_asked(tmp_path: Path) -> None:
     script = "[ $RANK = 0 ] && exit 3; sleep 1; echo done"
     status, out, _ = ended(start_exec(tmp_path / "x", TWO, "sh", "-c", script, options=("--keep-going",)))
     assert status == 3 and "us-east-1-h0 | done" in out
 
 
+@pytest.mark.full
 def test_nothing_is_left_of_what_detached_itself(tmp_path: Path) -> None:
     script = "setsid sh -c 'trap \"\" TERM HUP; sleep 1000.125' >/dev/null 2>&1 & sleep 0.5"
     status, _, err = ended(start_exec(tmp_path / "x", TWO, "sh", "-c", script))

@@ -58,7 +58,12 @@ def test_names_of_hosts_and_regions() -> None:
         ("nowhere --hosts us-west-1=1 -- true", "no profile 'nowhere'"),
         ("weightgrad-ec2 --hosts us-west=1 -- true", "profile weightgrad-ec2 has no region 'us-west'"),
         ("weightgrad-ec2 --hosts us-west-1=1,us-west-1=2 -- true", "region us-west-1 is there twice"),
-        ("weightgrad-ec2 --hosts us-west-1=1", "testbed exec needs a command"),
+        ("weightgrad-ec2 --hosts us-west-1=1", "testbed exec needs a command, after --, or --start FILE: one of them"),
+        ("weightgrad-ec2 --hosts us-west-1=1 --start a.toml -- true", "after --, or --start FILE: one of them"),
+        ("weightgrad-ec2 --hosts us-west-1=1 --start none.toml", "none.toml: No such file"),
+        ("weightgrad-ec2 --hosts us-west-1=1 --publish us-west-1:80 -- true", "is not like us-east-1-h0:8080=9000"),
+        ("weightgrad-ec2 --hosts us-west-1=1 --publish us-west-1:80=0 -- true", "with ports from 1 to 65535"),
+        ("weightgrad-ec2 --hosts us-west-1=1 --publish nobody:80=9000 -- true", "no host or region 'nobody'"),
         ("weightgrad-ec2 --hosts us-west-1=1 -- no-such-program", "no command 'no-such-program' on this machine"),
         ("weightgrad-ec2 --hosts us-west-1=1 --dilation 0 -- true", "--dilation: 0 is not between 1 and 1000"),
         (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +118,16 @@ def _links(info: RunInfo) -> list[list[str]]:
 
 
 def _gate(info: RunInfo) -> dict[str, Any]:
-    """What was measured of the emulated links before the run: a sentence and, where it was, the probes."""
     if is_modelled(info):
         return {"said": "The network was modelled on a virtual clock; there was nothing to measure.", "probes": []}
-    if info.gate.get("skipped"):
+    return gate_facts(info.gate)
+
+
+def gate_facts(gate: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured of the emulated links before the run: a sentence and, where it was, the probes."""
+    if gate.get("skipped"):
         return {"said": "NOT CHECKED: the run was started with --no-gate.", "probes": []}
-    measured = info.gate.get("figures") or []
+    measured = gate.get("figures") or []
     if not measured:
         return {"said": "The record has no measurement of the emulated network.", "probes": []}
     good = sum(bool(probe.get("ok")) for probe in measured)
