@@ -76,6 +76,7 @@ class AllReduce(Serverless):
 
 class HierarchicalAllReduce(Serverless):
     name = "hierarchical-allreduce"
+    alike = True
     peers = "rings"
     options_type = RingOptions
 

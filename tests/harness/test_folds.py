@@ -18,19 +18,24 @@ from testbed.roles.roles import kind_of
 from testbed.systems import SYSTEMS
 from testbed.wan.plan import region_of
 
-ALIKE = each_system((name for name, system in SYSTEMS.items() if system.alike), "terngrad", "weightgrad", "diloco")
+RINGS = "hierarchical-allreduce"
+ALIKE = each_system(
+    (name for name, system in SYSTEMS.items() if system.alike), "terngrad", "weightgrad", "diloco", RINGS
+)
 OPTIONS: dict[str, dict[str, Any]] = {
     "weightgrad": EXCHANGING,
     "diloco": {"local_steps": 3, "fragments": 2, "coding": "int8"},
     "terngrad": {"entropy": "on"},
 }
 PART = 0.1  # of float32's bytes, where sizes depend on the data
+EVEN = {"model": {"name": "vector", "parameters": 2**16, "forward_gflop": 1.0}}  # cut into chunks of one size
 
 
 def timed(folder: Path, system: str, **topology: Any) -> dict[tuple[str, ...], Any]:
     """What the record of a timing-only run says: each region's steps, bytes by region, link and connection."""
     sized = {"device": "m60", "math": "none", "sizes": {system: PART}}
     parts: dict[str, Any] = {"topology": topology, "training": {"batch_size": 48}, "run": {"probe_steps": 0}}
+    parts |= EVEN if system == RINGS else {}
     run = start(experiment(systems={system: OPTIONS.get(system, {})}, compute=sized, **parts), folder)
     found: dict[tuple[str, ...], Any] = defaultdict(float)
     for line in lines.whole_lines(run / system / "seed-0" / lines.FILE_NAME):
@@ -63,6 +68,18 @@ def test_the_record_is_that_of_a_run_in_which_each_plays(
     assert folded.keys() == each.keys()
     for what, value in each.items():
         assert folded[what] == pytest.approx(value, rel=1e-9), what
+
+
+@pytest.mark.parametrize(("workers", "ahead"), [(2, 0), (3, 2), (6, 0)])
+def test_one_worker_plays_for_its_region_in_rings(
+    small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, ahead: int
+) -> None:
+    monkeypatch.setitem(OPTIONS, RINGS, {"ahead": ahead})
+    monkeypatch.setitem(EVEN["model"], "parameters", 2**10 * workers * 12)
+    folded = timed(tmp_path / "folded", RINGS, workers_per_region=workers)
+    monkeypatch.setattr(SYSTEMS[RINGS], "alike", False)
+    each = timed(tmp_path / "each", RINGS, workers_per_region=workers)
+    assert folded == {what: pytest.approx(value, rel=1e-9) for what, value in each.items()}
 
 
 def test_one_worker_plays_for_its_region(small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 from testbed.errors import RoleDied, RunError, TestbedError
 from testbed.fabrics.base import Fabric, Record, TraceEnded, state_path
 from testbed.fabrics.virtual.clock import VirtualLoop
-from testbed.fabrics.virtual.folds import Members, ToFold, folds_of, from_fold, of_each
+from testbed.fabrics.virtual.folds import Members, ToFold, across, folds_of, from_fold, of_each
 from testbed.fabrics.virtual.network import Connection, Network
 from testbed.fabrics.virtual.schedule import Replay
 from testbed.record.events import Event, LinkBytes
@@ -192,11 +192,18 @@ class VirtualFabric(Fabric):
         self, node: VirtualNode, nodes: Mapping[str, VirtualNode], network: Network, folds: Mapping[str, Members]
     ) -> None:
         """Open the connections from `node`: to each neighbour, or one to all of a fold."""
+        own = folds.get(node.name, ())
         for peer in node.neighbours:
             if peer in nodes:
                 arrived = nodes[peer].arrived
-                deliver = from_fold(folds[node.name], arrived) if node.name in folds else partial(arrived, node.name)
+                from_all = own and peer not in folds
+                deliver = from_fold(own, arrived) if from_all else partial(arrived, node.name)
                 node.connections[peer] = network.connect(node.name, peer, deliver)
+            elif peer in own:
+                deliver = partial(node.arrived, across(own, peer))
+                node.connections[peer] = network.connect(node.name, node.name, deliver)
+        if own:
+            return
         for leader, members in folds.items():
             if leader in node.connections:
                 node.connections |= dict.fromkeys(members, node.connections[leader])

@@ -5,6 +5,10 @@ In a timing-only run the workers of a region differ in nothing but their names, 
 the same ones back. So the first plays. What it sends its server gets from each; what its server sends to each of them,
 at one moment, it gets; on the links each counts (`Network`); and the record has all of them. The times and the bytes
 are those of a run in which each plays.
+
+In rings (`hierarchical-allreduce`) there is no server. What the first sends to the next in its region, it gets itself,
+as if from the one before, who sends as much at that moment; what it sends to another region stands for a message of
+each worker's there. Chunks that do not divide evenly are a few bytes longer with some workers, which is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ import msgspec
 
 from testbed.errors import ProtocolError
 from testbed.message import Message
-from testbed.record.events import Event, StepDone
+from testbed.record.events import Event, Sent, StepDone
+from testbed.roles.roles import kind_of
 from testbed.roles.trail import Parcel, Stamp
 from testbed.systems import System
 
@@ -28,6 +33,11 @@ def folds_of(system: System) -> list[Members]:
     if not system.folds or roles.workers_per_region == 1:
         return []
     return [roles.workers_of(region) for region in roles.regions]
+
+
+def across(members: Members, peer: str) -> str:
+    """Who is as far before the first of `members`, in their ring, as `peer` is after it."""
+    return members[-members.index(peer)]
 
 
 class ToFold:
@@ -76,7 +86,16 @@ def of_each(members: Sequence[str], record: Callable[[Event], None]) -> Callable
         if isinstance(event, StepDone):
             record(msgspec.structs.replace(event, workers=len(members)))
             return
-        for member in members:
-            record(msgspec.structs.replace(event, node=member))
+        for number, member in enumerate(members):
+            of_it = msgspec.structs.replace(event, node=member)
+            if isinstance(event, Sent):
+                of_it = msgspec.structs.replace(of_it, peer=_shifted(event.peer, number, len(members)))
+            record(of_it)
 
     return recorded
+
+
+def _shifted(peer: str, number: int, count: int) -> str:
+    """The peer of worker `number` where the first one's is `peer`: the same server, or a worker so much further on."""
+    region, _, name = peer.rpartition("/w")
+    return f"{region}/w{(int(name) + number) % count}" if kind_of(peer) == "worker" else peer

@@ -10,7 +10,8 @@
    options of `wan.tcp` a connection sends in rounds of at most its window (see `Window`).
 4. A link's rate is goodput: what TCP delivers. On the wire every 1448 bytes of it take 1514 bytes.
 5. Hosts that do the same at the same moments can be one here (a fold): a flow to or from it counts for as many as it
-   has members, and its LAN links, as fast as all of theirs, are one, "region/w0..w9>region".
+   has members, and its LAN links, as fast as all of theirs, are one, "region/w0..w9>region"; a flow from a fold to
+   itself is one from each member to the next.
 
 Times are seconds, sizes bytes, rates bytes per second.
 """
@@ -212,7 +213,7 @@ class Network:
         if here != there:
             path += [*self._egress.get(here, ()), self.links[f"{here}>{there}"], *self._ingress.get(there, ())]
         path.append(self.links[f"{there}>{self._lan_name(dst)}"])
-        weight = self._weight(src) * self._weight(dst)  # one of them is a server, which stands for itself
+        weight = max(self._weight(src), self._weight(dst))  # a server has one with each; a worker, one in its ring
         connection = Connection(tuple(path), deliver, (here, there), weight)
         connection.delay_s = self._delay_s(here, there)
         if not self._tcp.is_free:

@@ -171,7 +171,7 @@ class System(ABC):
     own_clip: ClassVar[bool] = False  # whether it clips gradients itself, by `training.clip_norm`
     mesh: ClassVar[bool] = False  # whether its LPSs exchange messages with each other
     alike: ClassVar[bool] = (
-        False  # whether a server treats its workers all the same: collects, then answers them at once
+        False  # whether a region's workers are treated the same: collected, then answered at once; or in rings
     )
     peers: ClassVar[Kind | None] = None  # how its workers talk to each other where they have no server
 
@@ -198,7 +198,8 @@ class System(ABC):
     def folds(self) -> bool:
         """Whether one worker of a region can play for all: none computes, and they do the same at the same time."""
         sizes, roles = self.task.sizes, self.task.roles
-        return self.alike and sizes is not None and sizes.alike(self.varying) and not (self.peers or roles.beside)
+        same = self.alike and self.peers != "ring"  # of which a region has two ends
+        return same and sizes is not None and sizes.alike(self.varying) and not roles.beside
 
     @classmethod
     def own_training(cls, training: Training, options: Options) -> Training:
