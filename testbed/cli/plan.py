@@ -15,6 +15,7 @@ from testbed.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from testbed.experiment.schema import Experiment
+    from testbed.harness.plan import Candidate
 
 EPILOG = """\
 Which system, which period, how many bits; how long is a step and what does a day's egress cost: every system is played
@@ -65,11 +66,11 @@ def _plan(options: argparse.Namespace) -> int:
 
     if not 0 < options.share < 1:
         raise InputError(f"--share {options.share:g}: a part of a step above 0 and below 1, e.g. 0.9")
-    experiment, departs = _experiment(options)
-    plan = plans.ask(experiment, departs, () if options.file else PERIODS)
+    experiment, known, left_out = _experiment(options)
+    plan = plans.ask(experiment, known, () if options.file else PERIODS)
     shares = tuple(sorted({*plans.SHARES, options.share}))
     changes = plans.what_would_change(plan, options.share)
-    answer = plans.answer(plan, shares, options.share, changes)
+    answer = plans.answer(plan, shares, options.share, changes, left_out)
     if options.json:
         print(json.dumps(answer, indent=1))
     else:
@@ -82,8 +83,8 @@ def _plan(options: argparse.Namespace) -> int:
     return 0
 
 
-def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, str]]:
-    """The timing-only experiment that is asked about, and what its systems change."""
+def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, Candidate], tuple[str, ...]]:
+    """The timing-only experiment that is asked about, what is known of its systems, and which are left out."""
     from testbed.experiment import load
     from testbed.fabrics.registry import FABRICS, virtual
     from testbed.harness import plan as plans
@@ -98,8 +99,9 @@ def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, str]
     if options.batch is not None:
         common["training.batch_size"] = options.batch
     known = plans.candidates()
-    departs = {name: each.departs for name, each in known.items()}
+    left_out: tuple[str, ...] = ()
     if options.file:
+        known = {name: each for name, each in known.items() if not each.options}  # there they may have others
         given = {"--gradient": options.gradient, "--parameters": options.parameters, "--model": options.model}
         given |= {"--regions": options.regions, "--server": options.server}
         if named := [name for name, value in given.items() if value]:
@@ -109,7 +111,9 @@ def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, str]
         found = points(options, common)[0].experiment
         experiment = found.on(FABRICS[virtual()].device)
     else:
-        wanted = options.systems or tuple(known)
+        if not options.systems:
+            left_out = plans.too_long(known, len(options.regions) * options.workers)
+        wanted = options.systems or tuple(name for name in known if name not in left_out)
         systems = {name: known[name].options | _of(known, name) if name in known else {} for name in wanted}
         data = {
             "topology": _topology(options),
@@ -122,7 +126,7 @@ def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, str]
         experiment = load.load(data, changes, plugins=options.plugin)[0].experiment
     if options.step_time is not None:
         experiment = plans.step_device(experiment, options.step_time)
-    return experiment, departs
+    return experiment, known, left_out
 
 
 def _of(known: Any, name: str) -> dict[str, str]:
@@ -134,12 +138,18 @@ def _topology(options: argparse.Namespace) -> dict[str, Any]:
 
     if len(options.regions) < 1:
         raise InputError("name the regions, e.g. --regions us-west-1,eu-west-1,ap-southeast-1, or an experiment")
+    if len(set(options.regions)) < len(options.regions):
+        raise InputError(f"--regions {','.join(options.regions)}: a region is named twice; --workers says how many")
     if options.profile:
         chosen = options.profile
     else:
         pairs = {(a, b) for a in options.regions for b in options.regions if a != b}
         loaded = {name: profiles.load(name) for name in profiles.available()}
-        having = [name for name, each in loaded.items() if pairs <= each.pairs.keys() - each.assumed]
+        having = [
+            name
+            for name, each in loaded.items()
+            if pairs <= each.pairs.keys() - each.assumed and set(options.regions) <= set(each.regions)
+        ]
         if not having:
             known = sorted({region for each in loaded.values() for region in each.regions})
             for region in options.regions:

@@ -9,42 +9,49 @@ T(h) = local + (synchronising - local) / h.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from math import ceil, inf, isinf, isnan
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from testbed.errors import InputError
 from testbed.experiment.assembly import Assembly
 from testbed.experiment.schema import Experiment
 from testbed.fabrics.registry import FABRICS, Setting, virtual
-from testbed.record.events import Event, LinkBytes, StepDone
+from testbed.record.events import Event, LinkBytes, StepDone, is_wan
 from testbed.report.numbers import prices
-from testbed.report.numbers.summary import is_wan
+from testbed.report.numbers.kept import Kept, kept_of
 from testbed.roles.compute import DEVICES, Device, compute_model
+from testbed.systems import SYSTEMS
 
 TABLE = Path(__file__).with_name("candidates.toml")
 SHARES = (0.5, 0.75, 0.9, 0.95)
 DAY_S = 86_400.0
 FREE = 1e6  # times the WAN's rate: as good as without limits
-STEPS = 4  # of a system that synchronises in every one; the last is measured
+STEPS = 4  # of a system that synchronises in every one; those after the first are measured
+VARYING_STEPS = 100  # of one whose messages depend on the data: not every step sends what the first ones do
 LONGEST = 500  # h that a recommendation goes to: the longest of Douillard et al. 2023 (3.1)
-KEPT = Path("results", "reference", "systems", "summary.csv")  # in a clone
+LONGEST_RING = 24  # workers; one of n takes 2 n (n - 1) messages, and a plan seconds
 FACTORS = tuple(10 ** (k / 8) for k in range(-8, 25))  # of the WAN's rate, for a picture: a tenth to a thousand times
 PREFIX = "plan: "  # of a device that a question makes
 SYNC = "local_steps"  # the option that says how often regions synchronise
 
 
 class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A system with options, and in words what makes its training another than the baseline's."""
+    """A system with options, and in words what makes its training another than the baseline's.
+
+    `bits` are those of a value that a worker, or a region, sends. `steps_of` is a candidate whose training is the same.
+    """
 
     system: str
-    departs: str
+    departs: str = ""
+    bits: float | None = None
     name: str = ""
+    steps_of: str = ""
     options: dict[str, Any] = {}
 
 
@@ -56,6 +63,12 @@ def candidates() -> dict[str, Candidate]:
     """Those of `candidates.toml` by name, in their order."""
     found = msgspec.toml.decode(TABLE.read_bytes(), type=_Table).candidate
     return {each.name or each.system: each for each in found}
+
+
+def too_long(known: Mapping[str, Candidate], workers: int) -> tuple[str, ...]:
+    """Those whose ring over so many workers would take longer to play than a plan should."""
+    ringed = [name for name, each in known.items() if SYSTEMS[each.system].peers == "ring"]
+    return tuple(ringed) if workers > LONGEST_RING else ()
 
 
 @dataclass(frozen=True)
@@ -77,8 +90,11 @@ class Timed:
 
 def timed(experiment: Experiment, system: str) -> Timed:
     """Play a few steps of a system of a timing-only experiment."""
+    assembly = Assembly(experiment)
     period = getattr(experiment.systems[system], SYNC, 1)
-    steps = STEPS if period == 1 else 2 * period
+    varying = assembly.system(system, experiment.run.seeds[0]).varying
+    steps = max(VARYING_STEPS if varying else STEPS, 2 * period if period > 1 else 0)
+    steps -= steps % period
     done: list[StepDone] = []
     sent: dict[str, float] = {}
 
@@ -89,7 +105,6 @@ def timed(experiment: Experiment, system: str) -> Timed:
             case LinkBytes():
                 sent[event.link] = sent.get(event.link, 0.0) + event.wire_bytes
 
-    assembly = Assembly(experiment)
     first = experiment.roles.workers[0]
     with FABRICS[virtual()].open(Setting(assembly, "cpu", Path())) as fabric:
         fabric.record = record
@@ -102,11 +117,12 @@ def timed(experiment: Experiment, system: str) -> Timed:
     gradient_s = device.seconds(assembly.task(experiment.run.seeds[0]).gradient_work)
     syncs = steps // period
     each = {link: total / syncs for link, total in sent.items() if is_wan(link)}
+    settled = spans[period:]
     if period == 1:
-        return Timed(gradient_s, spans[-1], each)
+        return Timed(gradient_s, fmean(settled), each)
     # The step after one that synchronises has its answer to take in, too: what a period has beyond its local steps.
-    local_s = min(spans[period:])
-    return Timed(gradient_s, sum(spans[period:]) - (period - 1) * local_s, each, local_s)
+    local_s = min(settled)
+    return Timed(gradient_s, period * fmean(settled) - (period - 1) * local_s, each, local_s)
 
 
 @dataclass(frozen=True)
@@ -116,12 +132,11 @@ class Option:
     Attributes
     ----------
     name : of the system's table
-    departs : see `Candidate`
     period : steps from one synchronisation to the next
     """
 
     name: str
-    departs: str
+    candidate: Candidate
     here: Timed
     free: Callable[[], Timed]
     period: int = 1
@@ -133,7 +148,7 @@ class Option:
 
     def every(self, period: int) -> Option:
         """The same with another period."""
-        return Option(self.name, self.departs, self.here, self.free, period)
+        return Option(self.name, self.candidate, self.here, self.free, period)
 
     @property
     def step_s(self) -> float:
@@ -159,7 +174,12 @@ class Option:
     @property
     def day_usd(self) -> float:
         """List price of a day's egress; NaN where a link has none."""
-        return prices.egress_usd({link: round(total) for link, total in self.day_bytes.items()})
+        return sum(self.day_usd_of.values())
+
+    @property
+    def day_usd_of(self) -> dict[str, float]:
+        """The same of each link."""
+        return {link: prices.egress_usd({link: round(total)}) for link, total in self.day_bytes.items()}
 
     def at_rate(self, factor: float) -> float:
         """The share where the WAN has `factor` times its rate."""
@@ -188,10 +208,11 @@ class Option:
 
 @dataclass(frozen=True)
 class Plan:
-    """What was asked, and every option."""
+    """What was asked, and every option; `kept` is what is known of the model's steps to a target."""
 
     experiment: Experiment
     options: list[Option]
+    kept: Kept = field(default_factory=Kept)
 
     def recommended(self, share: float) -> Option | None:
         """The first option, in the order of how far it departs from the baseline, that has the share."""
@@ -208,13 +229,14 @@ def altered(experiment: Experiment, **topology: float) -> Experiment:
     return msgspec.structs.replace(experiment, topology=msgspec.structs.replace(experiment.topology, **both))
 
 
-def ask(experiment: Experiment, departs: Mapping[str, str], periods: Sequence[int] = ()) -> Plan:
+def ask(experiment: Experiment, known: Mapping[str, Candidate], periods: Sequence[int] = ()) -> Plan:
     """Time every system of a timing-only experiment.
 
     Parameters
     ----------
-    departs : by system, see `Candidate`
-    periods : of those whose period can be chosen, an option each; none: the period that they have
+    known : what is known of its systems, by name
+    periods : of those whose period can be chosen, an option each, and for those of kept runs; none: the period that
+        they have
 
     Raises
     ------
@@ -223,13 +245,16 @@ def ask(experiment: Experiment, departs: Mapping[str, str], periods: Sequence[in
     """
     Assembly(experiment).require_sizes()
     wide = altered(experiment, wan_factor=FREE)
+    kept = kept_of(experiment.model.name)
+    periods = sorted({*periods, *kept.periods}) if periods else ()
     options = []
     for system in experiment.systems:
         own = getattr(experiment.systems[system], SYNC, 1)
         free = cache(partial(timed, wide, system))
-        option = Option(system, departs.get(system, ""), timed(experiment, system), free, own)
+        candidate = known.get(system, Candidate(system))
+        option = Option(system, candidate, timed(experiment, system), free, own)
         options += [option.every(period) for period in periods] if option.periodic and periods else [option]
-    return Plan(experiment, options)
+    return Plan(experiment, options, kept)
 
 
 CHANGES: dict[str, Callable[[Experiment], Experiment]] = {
@@ -242,8 +267,8 @@ CHANGES: dict[str, Callable[[Experiment], Experiment]] = {
 
 def what_would_change(plan: Plan, share: float) -> dict[str, Option | None]:
     """What would be recommended for a share under each of `CHANGES`."""
-    departs = {option.name: option.departs for option in plan.options}
-    return {words: ask(change(plan.experiment), departs).recommended(share) for words, change in CHANGES.items()}
+    known = {option.name: option.candidate for option in plan.options}
+    return {words: ask(change(plan.experiment), known).recommended(share) for words, change in CHANGES.items()}
 
 
 def _faster(experiment: Experiment, factor: float) -> Experiment:
@@ -280,7 +305,13 @@ def step_device(experiment: Experiment, step_s: float) -> Experiment:
 # The answer as plain data
 
 
-def answer(plan: Plan, shares: Sequence[float], share: float, changes: Mapping[str, Option | None]) -> dict[str, Any]:
+def answer(
+    plan: Plan,
+    shares: Sequence[float],
+    share: float,
+    changes: Mapping[str, Option | None],
+    left_out: Sequence[str] = (),
+) -> dict[str, Any]:
     """All of a plan that can be printed, drawn or read by a program; numbers in seconds, bytes and US dollars.
 
     Parameters
@@ -288,6 +319,7 @@ def answer(plan: Plan, shares: Sequence[float], share: float, changes: Mapping[s
     shares : of a step, for which a system is recommended and the WAN's rate is given that each would need
     share : the one that is asked about
     changes : `what_would_change`
+    left_out : see `too_long`
 
     Returns
     -------
@@ -296,7 +328,6 @@ def answer(plan: Plan, shares: Sequence[float], share: float, changes: Mapping[s
     """
     it = plan.experiment
     task = Assembly(it).task(it.run.seeds[0])
-    kept = kept_steps(it.model.name)
     network = it.plan
     return {
         "asked": {
@@ -313,24 +344,29 @@ def answer(plan: Plan, shares: Sequence[float], share: float, changes: Mapping[s
             "gradient_s": plan.options[0].here.gradient_s,
             "share": share,
         },
-        "systems": [_row(option, shares, kept) for option in plan.options],
+        "systems": [_row(option, shares, plan.kept) for option in plan.options],
         "recommended": {f"{each:g}": _or_none(plan.recommended(each)) for each in shares},
         "would_change": {words: _or_none(option) for words, option in changes.items()},
-        "notes": _notes(plan, kept),
+        "notes": _notes(plan, left_out),
     }
 
 
-def _row(option: Option, shares: Sequence[float], kept: Mapping[str, Any]) -> dict[str, Any]:
+def _row(option: Option, shares: Sequence[float], kept: Kept) -> dict[str, Any]:
     busiest = max(option.day_bytes, key=lambda link: option.day_bytes[link], default="")
     return {
         **_choice(option),
         "wan_bytes_per_step": option.step_bytes,
         "day_bytes": option.day_bytes,
+        "day_usd": {link: _known(usd) for link, usd in option.day_usd_of.items()},
         "busiest_link": busiest,
         "rate_for": {f"{each:g}": None if isinf(rate := option.rate_for(each)) else rate for each in shares},
-        "steps_to_target": kept.get(option.name),
+        "steps_to_target": kept.ratios.get((option.candidate.steps_of or option.name, option.period)),
         "share_at": [[factor, option.at_rate(factor)] for factor in FACTORS],
     }
+
+
+def _known(usd: float) -> float | None:
+    return None if isnan(usd) else usd
 
 
 def _or_none(option: Option | None) -> dict[str, Any] | None:
@@ -341,18 +377,23 @@ def _choice(option: Option) -> dict[str, Any]:
     return {
         "system": option.name,
         "period": option.period,
-        "departs": option.departs,
+        "bits": option.candidate.bits,
+        "departs": option.candidate.departs,
         "step_s": option.step_s,
         "compute_share": option.share,
-        "usd_per_day": None if isnan(option.day_usd) else option.day_usd,
+        "usd_per_day": _known(option.day_usd),
     }
 
 
-def _notes(plan: Plan, kept: Mapping[str, Any]) -> list[str]:
-    known = "is from kept runs of this model" if kept else "is not known for this model: no kept run has it"
-    notes = [f"What a system costs in steps to a target {known}."]
+def _notes(plan: Plan, left_out: Sequence[str]) -> list[str]:
+    notes = [f"What a system costs in steps to a target {_steps_known(plan.kept)}."]
     if any(option.periodic for option in plan.options):
         notes.append("A longer period costs steps, too: DiLoCo's papers go to 500 of 88,000 steps.")
+    if left_out:
+        notes.append(
+            f"Left out are {' and '.join(left_out)}: a ring of more than {LONGEST_RING} workers takes long to play. "
+            f"--systems {','.join(left_out)} plays it."
+        )
     if any(isnan(option.day_usd) for option in plan.options):
         notes.append("A link between these regions has no list price, so no price of a day is given.")
     if plan.experiment.plan.profile.assumed:
@@ -360,24 +401,8 @@ def _notes(plan: Plan, kept: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def kept_steps(model: str, path: Path = KEPT) -> dict[str, dict[str, float]]:
-    """Steps to the target over the baseline's by system, of kept runs of this model, with their 95 % interval."""
-    if not path.is_file():
-        return {}
-    import pandas as pd  # takes as long as a system's run does
-
-    from testbed.report.numbers.interval import half_width
-    from testbed.report.numbers.summary import BASELINE, of_system
-
-    frame = pd.read_csv(path)
-    if model not in set(frame["model"]):
-        return {}
-    frame["ratio"] = np.log(frame["steps_to_target"] / of_system(frame, "steps_to_target", BASELINE))
-    found = {}
-    for system, group in frame.groupby("system", sort=False):
-        logs = group["ratio"].to_numpy()
-        if np.isfinite(logs).all():
-            mean, half = logs.mean(), np.nan_to_num(half_width(logs))
-            ends = {"ratio": mean, "low": mean - half, "high": mean + half}
-            found[str(system)] = {name: float(np.exp(value)) for name, value in ends.items()}
-    return found
+def _steps_known(kept: Kept) -> str:
+    if not kept.run:
+        return "is not known for this model: no kept run has it"
+    of = "one seed, so without an interval" if kept.seeds == 1 else f"{kept.seeds} seeds, with 95 % intervals"
+    return f"is that of {kept.run} ({of}), over the baseline's, and holds for its batch and workers"

@@ -74,6 +74,11 @@ class LinkBytes(Event, tag="link", frozen=True, kw_only=True):
     wire_bytes: int
 
 
+def is_wan(link: str) -> bool:
+    """Whether a link "src>dst" joins two regions (a host's name has a "/")."""
+    return "/" not in link
+
+
 class Sent(Event, tag="sent", frozen=True, kw_only=True):
     """What `node` has sent to `peer` in the segment that ended: messages, and their bytes as TCP carries them."""
 

@@ -61,11 +61,27 @@ def table(answer: Answer) -> tuple[list[str], list[list[str]]]:
                 f"{size(row['wan_bytes_per_step'])} a step",
                 f"{day} a day",
                 NONE if usd is None else f"{dollars(usd)} a day",
-                *(_rate(row["rate_for"][share]) for share in shares),
+                *(_rate(row["rate_for"][share], answer["asked"]["wan_mbit"]) for share in shares),
                 _steps(row["steps_to_target"]),
             ]
         )
     return heads, cells
+
+
+def links(answer: Answer) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells: what each link carries in a day, and its list price, a row for each system and period."""
+    rates = answer["asked"]["wan_mbit"]
+    heads = ["system", "syncs every", *(f"{link}, {number(mbit)} Mbit/s" for link, mbit in rates.items())]
+    cells = [
+        [name_of(row["system"]), _period(row["period"]), *(_day(row, link) for link in rates)]
+        for row in answer["systems"]
+    ]
+    return heads, cells
+
+
+def _day(row: Mapping[str, Any], link: str) -> str:
+    carried, usd = row["day_bytes"].get(link, 0.0), row["day_usd"].get(link)
+    return size(carried) + ("" if usd is None else f", ${usd:,.2f}")
 
 
 def percent_of(share: str) -> str:
@@ -83,15 +99,18 @@ def _period(period: int) -> str:
     return "step" if period == 1 else f"{period:,} steps"
 
 
-def _rate(factor: float | None) -> str:
+def _rate(factor: float | None, wan_mbit: Mapping[str, float]) -> str:
+    """Times the rate of the WAN, and what its slowest link then has."""
     if factor is None:
         return "no rate does"
-    return "as it is" if factor <= MORE else f"{number(factor)}× the WAN"
+    return "as it is" if factor <= MORE else f"{number(factor)}×, {number(factor * min(wan_mbit.values()))} Mbit/s"
 
 
-def _steps(known: Mapping[str, float] | None) -> str:
+def _steps(known: Mapping[str, float | None] | None) -> str:
     if known is None:
         return "not known"
+    if known["low"] is None:
+        return f"{known['ratio']:.2f}× (one seed)"
     return f"{known['ratio']:.2f}× ({known['low']:.2f} to {known['high']:.2f})"
 
 

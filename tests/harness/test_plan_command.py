@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from small_runs import experiment, start
 
@@ -17,6 +18,11 @@ from testbed.harness import plan as plans
 from testbed.report.numbers.summary import read
 
 SYSTEMS: dict[str, Any] = {"baseline": {}, "fp16": {}, "terngrad": {}, "diloco": {"local_steps": 4}}
+RINGS: dict[str, Any] = {
+    "hierarchical-allreduce": {"ahead": 0},
+    "allreduce": {"ahead": 0},
+    "local-sgd": {"local_steps": 10, "ahead": 0},
+}
 QUESTION = ["plan", "--gradient", "1.3GB", "--step-time", "0.8", "--regions", "us-west-1,eu-west-1,ap-southeast-1"]
 
 
@@ -30,7 +36,7 @@ def asked(systems: dict[str, Any] = SYSTEMS, parameters: int = 10_000_000, **top
             **topology,
         },
         "model": {"name": "vector", "parameters": parameters, "forward_gflop": 2000.0},
-        "training": {"steps": 1000, "batch_size": 4},
+        "training": {"steps": 1000, "batch_size": 2 * topology.get("workers_per_region", 2)},
         "compute": {"device": "a100", "math": "none"},
         "systems": systems,
         "run": {"fabric": "virtual", "link_interval_s": 1e9},
@@ -54,12 +60,49 @@ def test_a_step_takes_what_it_takes_in_a_run(system: str, tmp_path: Path) -> Non
     assert option.step_s == pytest.approx(played_step_s(it, system, 20, tmp_path), rel=0.01)
 
 
+@pytest.mark.parametrize("system", ["hierarchical-allreduce", "allreduce"])
+def test_a_step_of_rings_takes_what_it_takes_in_a_run(system: str, tmp_path: Path) -> None:
+    it = asked(RINGS, workers_per_region=3)
+    (option,) = [each for each in plans.ask(it, {}).options if each.name == system]
+    assert option.step_s == pytest.approx(played_step_s(it, system, 20, tmp_path), rel=0.02)
+
+
+@pytest.mark.parametrize("system", ["diloco", "local-sgd"])
 @pytest.mark.parametrize("period", [10, 40])
-def test_any_period_follows_from_one(period: int, tmp_path: Path) -> None:
-    options = plans.ask(asked(), {}, [period]).options
-    (option,) = [each for each in options if each.name == "diloco"]
-    longer = asked({"diloco": {"local_steps": period}})
-    assert option.step_s == pytest.approx(played_step_s(longer, "diloco", 2 * period, tmp_path), rel=0.01)
+def test_any_period_follows_from_one(period: int, system: str, tmp_path: Path) -> None:
+    options = plans.ask(asked(SYSTEMS | RINGS), {}, [period]).options
+    (option,) = [each for each in options if each.name == system]
+    longer = asked({system: {**(SYSTEMS | RINGS)[system], "local_steps": period}})
+    assert option.step_s == pytest.approx(played_step_s(longer, system, 30 * period, tmp_path), rel=0.01)
+
+
+def test_where_the_lan_holds_a_server_up_rings_are_recommended() -> None:
+    rings = {"hierarchical-allreduce": RINGS["hierarchical-allreduce"]}
+    plan = plans.ask(asked({"baseline": {}, **rings}, workers_per_region=32, lan_mbit=1e3), plans.candidates())
+    baseline, hierarchical = plan.options
+    assert baseline.step_s > 5 * hierarchical.step_s
+    found = plan.recommended(hierarchical.share)
+    assert found is not None and found.name == "hierarchical-allreduce"
+
+
+def test_a_ring_of_many_is_left_out_unless_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plans.too_long(plans.candidates(), plans.LONGEST_RING) == ()
+    assert main([*QUESTION, "--workers", "9", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    systems = {row["system"] for row in answer["systems"]}
+    assert "hierarchical-allreduce" in systems and not systems & {"allreduce", "local-sgd"}
+    assert any("Left out are allreduce and local-sgd" in note for note in answer["notes"])
+
+
+def test_what_is_not_sent_in_every_step_is_measured_over_many() -> None:
+    it = asked({"weightgrad": {"t_s": 1.0}})
+    often, seldom = (
+        plans.ask(
+            msgspec.structs.replace(it, compute=msgspec.structs.replace(it.compute, sizes={"weightgrad": part})), {}
+        )
+        for part in (0.4, 0.1)
+    )
+    assert often.options[0].step_bytes > 2 * seldom.options[0].step_bytes > 1e4
 
 
 def test_the_rate_that_a_share_needs_gives_that_share() -> None:
@@ -93,18 +136,6 @@ def test_bytes_and_prices_are_of_the_links() -> None:
     assert sum(baseline.day_bytes.values()) == pytest.approx(baseline.step_bytes * plans.DAY_S / baseline.step_s)
 
 
-def test_kept_runs_say_what_a_system_costs_in_steps(tmp_path: Path) -> None:
-    rows = ["system,seed,model,steps_to_target"]
-    rows += [
-        f"{system},{seed},tiny,{steps}" for seed in (0, 1, 2) for system, steps in (("baseline", 100), ("bgt", 150))
-    ]
-    path = tmp_path / "summary.csv"
-    path.write_text("\n".join([*rows, "never,0,tiny,"]) + "\n")
-    assert plans.kept_steps("tiny", path)["bgt"] == pytest.approx({"ratio": 1.5, "low": 1.5, "high": 1.5})
-    assert "never" not in plans.kept_steps("tiny", path)
-    assert plans.kept_steps("another", path) == {}
-
-
 def test_sizes_that_nobody_knows_are_refused(small_data: None) -> None:
     with pytest.raises(InputError, match="dgc: how large its messages are"):
         plans.ask(experiment(systems={"dgc": {}}, compute={"device": "m60", "math": "none"}), {})
@@ -120,6 +151,12 @@ def test_the_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[
     answer = json.loads((tmp_path / "plan.json").read_text())
     assert answer["asked"]["parameters"] == 325_000_000 and answer["asked"]["gradient_s"] == pytest.approx(0.8)
     assert {row["system"] for row in answer["systems"]} == set(plans.candidates())
+    links = answer["asked"]["wan_mbit"]
+    assert all(
+        row["day_bytes"].keys() <= links.keys() == row["day_usd"].keys() | links.keys() for row in answer["systems"]
+    )
+    assert answer["recommended"]["0.5"]["bits"] == 1 and answer["recommended"]["0.5"]["period"] == 1
+    assert answer["recommended"]["0.95"]["system"] == "local-sgd"
     assert (tmp_path / "plan.png").stat().st_size > 10_000
     page = (tmp_path / "plan.html").read_text()
     assert "us-west-1&gt;eu-west-1" in page and "http" not in page.partition("<body>")[2]
@@ -139,6 +176,10 @@ def test_it_prints_json_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> 
         (["--gradient", "big"], "--gradient 'big': a number and its unit is needed, e.g. 1.3GB"),
         (["--parameters", "1M"], "name what is trained by one of --gradient, --parameters and --model"),
         (["--step-time", "0"], "--step-time 0: a local step takes more than 0 s"),
+        (["--regions", "us-west-1,us-west-1"], "a region is named twice"),
+        (["--regions", ""], "name the regions, e.g. --regions us-west-1"),
+        (["--lan", "0"], "lan_mbit is 0.0"),
+        (["--out", "/dev/null/plan"], "/dev/null/plan: cannot be made"),
         (["--share", "90"], "--share 90: a part of a step above 0 and below 1"),
         (["--systems", "dgc"], "dgc: how large its messages are"),
         (["--profile", "nowhere"], "nowhere"),
@@ -150,6 +191,17 @@ def test_what_cannot_be_is_one_line(changed: list[str], line: str, capsys: pytes
     assert main([*QUESTION, *changed]) == 2
     said = capsys.readouterr().err.strip()
     assert line in said and "\n" not in said
+
+
+def test_a_size_says_nothing_of_how_long_a_gradient_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word for word in QUESTION if word not in ("--step-time", "0.8")]) == 2
+    assert "--gradient says nothing of how long a gradient takes: give --step-time" in capsys.readouterr().err
+
+
+def test_of_one_region_there_is_no_wan_to_wait_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUESTION, "--regions", "us-west-1", "--workers", "2", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["asked"]["wan_mbit"] == {} and all(not row["day_bytes"] for row in answer["systems"])
 
 
 def test_an_experiment_answers_for_itself(capsys: pytest.CaptureFixture[str]) -> None:

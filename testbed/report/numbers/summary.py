@@ -42,6 +42,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from testbed.record.events import is_wan
 from testbed.record.reader import Result, Run, load
 from testbed.report.numbers import prices, reached
 from testbed.report.numbers.asked import Target, data_name, model_name, reported, timing_only
@@ -154,11 +155,6 @@ def _traffic(result: Result, until_s: float | None) -> dict[str, Any]:
 def wan_only(link_bytes: Mapping[str, int]) -> dict[str, int]:
     """The links between regions."""
     return {link: total for link, total in link_bytes.items() if is_wan(link)}
-
-
-def is_wan(link: str) -> bool:
-    """Whether a link "src>dst" joins two regions (a host's name has a "/")."""
-    return "/" not in link
 
 
 def is_uplink(link: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from testbed.errors import InputError
 from testbed.files import write_whole
 from testbed.report import planned
-from testbed.report.numbers.wording import number
 from testbed.report.page.html import data_uri, render
 from testbed.report.pictures.plan import draw
 from testbed.report.pictures.style import png, save
@@ -25,14 +25,23 @@ def page(answer: planned.Answer, picture: bytes) -> str:
         sentences=planned.sentences(answer),
         heads=heads,
         cells=cells,
-        links=[[link, number(rate)] for link, rate in answer["asked"]["wan_mbit"].items()],
+        links=planned.links(answer),
         picture=data_uri(picture),
     )
 
 
 def write(answer: planned.Answer, folder: Path) -> list[Path]:
-    """Write `plan.json`, `plan.png` and the page `plan.html`; returns where they are."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write `plan.json`, `plan.png` and the page `plan.html`; returns where they are.
+
+    Raises
+    ------
+    InputError
+        The folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made: {error.strerror}; name another folder with --out") from None
     paths = [folder / name for name in ("plan.json", "plan.png", "plan.html")]
     figure = draw(answer)
     write_whole(paths[0], json.dumps(answer, indent=1) + "\n")

@@ -11,7 +11,7 @@ from testbed.report.pictures import parts
 from testbed.report.pictures.style import COLUMN, INK, Sheet, drawing, settle
 
 DASHES = ("-", "--", "-.", ":")
-LEGEND_COLUMNS = 3
+LEGEND_COLUMNS = 2
 
 
 def draw(answer: Mapping[str, Any]) -> Sheet:

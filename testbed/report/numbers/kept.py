@@ -1,0 +1,78 @@
+"""What kept runs know of a model: how many steps a system takes to the target, over the baseline's."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import exp, isfinite, log, nan
+from pathlib import Path
+
+import numpy as np
+
+from testbed.report.numbers.interval import half_width
+
+KEPT = Path("results", "reference")  # in a clone
+BASELINE = "baseline"
+Steps = dict[tuple[str, int], float]  # to the target, by system and seed
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Of the kept run of a model that has most seeds.
+
+    Attributes
+    ----------
+    run : its folder; empty where no run of the model is kept
+    ratios : by system and period: `ratio`, geometric mean of the seeds' steps over the baseline's, and the ends of
+        its 95 % interval, `low` and `high`, None of one seed
+    """
+
+    run: str = ""
+    seeds: int = 0
+    ratios: Mapping[tuple[str, int], Mapping[str, float | None]] = field(default_factory=dict)
+
+    @property
+    def periods(self) -> set[int]:
+        """Those with which systems that do not synchronise in every step have been run."""
+        return {period for _, period in self.ratios} - {1}
+
+
+def kept_of(model: str, folder: Path = KEPT) -> Kept:
+    """What the kept runs below `folder` say of a model; none that repeats a system and seed with other settings."""
+    found = [_read(path, model) for path in sorted(folder.rglob("summary.csv"))]
+    return max(found, key=lambda kept: (kept.seeds, len(kept.ratios)), default=Kept())
+
+
+def _read(path: Path, model: str) -> Kept:
+    with path.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row.get("model") == model and "steps_to_target" in row]
+    steps: Steps = {(row["system"], int(row["seed"])): float(row["steps_to_target"] or nan) for row in rows}
+    seeds = {seed for system, seed in steps if system == BASELINE}
+    if len(steps) < len(rows) or not seeds:
+        return Kept()
+    periods = _periods(path.with_name("run.json"))
+    ratios = {}
+    for system in dict.fromkeys(system for system, _ in steps):
+        if (ratio := _ratio(steps, system, seeds)) is not None:
+            ratios[system, periods.get(system, 1)] = ratio
+    return Kept(str(path.parent), len(seeds), ratios)
+
+
+def _periods(path: Path) -> dict[str, int]:
+    """Steps from one synchronisation to the next by system, of those that have them."""
+    if not path.is_file():
+        return {}
+    systems = json.loads(path.read_text())["experiment"]["systems"]
+    return {name: options["local_steps"] for name, options in systems.items() if "local_steps" in options}
+
+
+def _ratio(steps: Steps, system: str, seeds: set[int]) -> dict[str, float | None] | None:
+    """None where not every seed has come to the target."""
+    logs = np.array([log(steps.get((system, seed), nan) / steps[BASELINE, seed]) for seed in sorted(seeds)])
+    if not np.isfinite(logs).all():
+        return None
+    mean, half = float(logs.mean()), float(half_width(logs))
+    ends = (exp(mean - half), exp(mean + half)) if isfinite(half) else (None, None)
+    return {"ratio": exp(mean), "low": ends[0], "high": ends[1]}
