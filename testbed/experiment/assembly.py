@@ -130,8 +130,9 @@ class Assembly:
         training = self.experiment.training
         learned = training if clipped else msgspec.structs.replace(training, clip_norm=None)
         experiment = self.experiment
-        flops = self.sized.forward_flops * self.worker_batch * (1 + BACKWARD_PER_FORWARD)
-        modelled = compute_model(experiment.compute.device).device
+        compute = experiment.compute
+        flops = self.sized.forward_flops * (self.worker_batch // compute.gpus) * (1 + BACKWARD_PER_FORWARD)
+        modelled = compute_model(compute.device).device
         return Task(
             seed=seed,
             roles=roles or experiment.roles,
@@ -143,12 +144,13 @@ class Assembly:
             gradient_flops=flops,
             rate_mbit=experiment.plan.rate_mbit,
             seconds=modelled.seconds if modelled else None,
+            first_reduction_s=compute.first_reduction_s(4.0 * self.sized.layout.size),
         )
 
     @property
     def worker_batch(self) -> int:
         """Examples in one worker's batch."""
-        return self.experiment.training.worker_batch(len(self.experiment.roles.workers))
+        return self.experiment.training.worker_batch(len(self.experiment.roles.workers), self.experiment.compute.gpus)
 
     def _learner(self, seed: int, worker: int, training: Training) -> Learner:
         shard = self._shards(seed)[worker]

@@ -207,8 +207,9 @@ def _check_names(experiment: Experiment, source: str) -> None:
     with naming(f"{source}: model.name"):
         check_fits(experiment.model, experiment.data)
     with naming(source):
-        experiment.training.worker_batch(len(experiment.roles.workers))
+        experiment.training.worker_batch(len(experiment.roles.workers), experiment.compute.gpus)
         compute_model(experiment.compute.device)
+        experiment.compute.first_reduction_s(0)
     with naming(f"{source}: topology.profile"):
         profile = experiment.plan.profile
     for key, region in [("topology.server_region", top.server_region)] + [
@@ -224,6 +225,11 @@ def _check_names(experiment: Experiment, source: str) -> None:
         if top.kind not in experiment.kind_of(system).topologies:
             wanted = " or ".join(experiment.kind_of(system).topologies)
             raise InputError(f"{source}: systems.{system}: topology.kind is '{top.kind}'; it needs '{wanted}'")
+        if experiment.compute.gpus > 1 and not experiment.kind_of(system).sums_gradients:
+            raise InputError(
+                f"{source}: systems.{system}: what it sends cannot be added up among the GPUs of a worker first; "
+                "compute.gpus_per_worker is to be 1"
+            )
         with naming(f"{source}: systems.{system}"):
             experiment.kind_of(system).own_training(experiment.training, experiment.systems[system])
     if len(set(experiment.run.seeds)) < len(experiment.run.seeds):

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from testbed.roles.compute import AUTO, MEASURED
+from testbed.roles.gpu_links import GPU_LINKS, gpu_link
 from testbed.roles.roles import Roles
 from testbed.systems import SYSTEMS, System
 from testbed.types import Count, Positive
@@ -31,6 +32,7 @@ Asked = Positive | msgspec.UnsetType
 Part = Annotated[float, msgspec.Meta(gt=0, le=1)]
 WORKERS_AN_LPS = 5  # WeightGrad, Appendix B.2; more are a run's own choice, and its record says so
 MOST_WORKERS = 16_384  # in a region
+MOST_GPUS = 1_024  # a worker
 
 
 class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,18 +67,40 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `math = "none"` makes a run timing-only: computations are charged and not made, messages have their sizes and
     nothing in them, on the virtual fabric with a modelled device. `sizes` is what it takes the sizes from that depend
     on the data: the folder of a recorded run of the same systems, or by system a part of float32's bytes.
+
+    With `gpus_per_worker` a worker is a machine of so many GPUs: each computes the gradient of its part of the worker's
+    batch at the same time as the others, and before anything is coded or sent they add them up over `gpu_link`
+    (`testbed.roles.gpu_links`), which is charged as computing.
     """
 
     device: str = AUTO
     dilation: Positive | Literal["auto"] = "auto"
     math: Literal["full", "none"] | msgspec.UnsetType = msgspec.UNSET  # unset: no key of `as_dict`, which records hold
     sizes: str | dict[str, Part] | msgspec.UnsetType = msgspec.UNSET
+    gpus_per_worker: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)] | msgspec.UnsetType = msgspec.UNSET
+    gpu_link: str | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.sizes is not msgspec.UNSET and self.math != "none":
             raise ValueError('sizes: a run that computes has its own; with math = "none", or --timing-only')
         if self.math == "none" and self.device == MEASURED:
             raise ValueError("device: a timing-only run computes nothing that could be measured; name a device")
+        if self.gpus > 1 and self.gpu_link is msgspec.UNSET:
+            raise ValueError(f"gpu_link: needed with gpus_per_worker, one of {', '.join(GPU_LINKS)}")
+        if self.gpus == 1 and self.gpu_link is not msgspec.UNSET:
+            raise ValueError("gpus_per_worker: of 2 or more is needed with gpu_link")
+        if self.gpus > 1 and self.device == MEASURED:
+            raise ValueError("device: several GPUs a worker are modelled and not measured; name a device")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a worker."""
+        return 1 if isinstance(self.gpus_per_worker, msgspec.UnsetType) else self.gpus_per_worker
+
+    def first_reduction_s(self, nbytes: float) -> float:
+        """Time in which a worker's GPUs add up gradients of `nbytes`."""
+        link = self.gpu_link
+        return 0.0 if isinstance(link, msgspec.UnsetType) else gpu_link(link).all_reduce_s(self.gpus, nbytes)
 
     @property
     def timing_only(self) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from testbed.errors import InputError, nearest
 from testbed.plugins import Registry
-from testbed.roles.compute import MEASURED
+from testbed.roles.compute import AUTO, MEASURED
 
 if TYPE_CHECKING:  # torch, which naming a fabric does not need
     from testbed.experiment.assembly import Assembly
@@ -133,4 +133,6 @@ def virtual() -> str:
 def _why_not(kind: FabricKind, experiments: Sequence[Experiment]) -> str:
     if not kind.virtual_time and any(each.compute.timing_only for each in experiments):
         return "a timing-only run computes nothing, so its clock cannot be real"
+    if any(each.compute.gpus > 1 and each.compute.device == AUTO for each in experiments) and kind.device == MEASURED:
+        return "several GPUs a worker are modelled and not measured; set compute.device"
     return next((why for each in experiments if (why := kind.cannot_play(each))), "") or kind.cannot_run_here()

@@ -25,6 +25,7 @@ MODELLED = "m60"  # WeightGrad's own device (KDD 2020, 5.1)
 class Work:
     """How much a computation does, for a modelled device: floating-point operations and bytes of memory moved.
 
+    `seconds` pass on any device: what the links between a worker's GPUs take (`testbed.roles.gpu_links`).
     `coding_nbytes` are moved by the coding and decoding of what travels (`testbed.codecs.costs`), which the records
     keep apart from the rest of a step's compute time. Where there is nothing to do, nothing is charged.
     """
@@ -32,9 +33,15 @@ class Work:
     flops: float = 0.0
     nbytes: float = 0.0
     coding_nbytes: float = 0.0
+    seconds: float = 0.0
 
     def __add__(self, other: Work) -> Work:
-        return Work(self.flops + other.flops, self.nbytes + other.nbytes, self.coding_nbytes + other.coding_nbytes)
+        return Work(
+            self.flops + other.flops,
+            self.nbytes + other.nbytes,
+            self.coding_nbytes + other.coding_nbytes,
+            self.seconds + other.seconds,
+        )
 
     @property
     def coding_share(self) -> float:
@@ -60,7 +67,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return 0.0
         arithmetic_s = work.flops / (self.gflops * 1e9)
         memory_s = (work.nbytes + work.coding_nbytes) / (self.memory_gbyte_s * 1e9)
-        return self.launch_ms / 1e3 + arithmetic_s + memory_s
+        return self.launch_ms / 1e3 + arithmetic_s + memory_s + work.seconds
 
 
 DEVICES: Registry[Device] = Registry("device")

@@ -94,6 +94,7 @@ class ISGQ(System):
     """The protocol; a form says how it quantizes factors."""
 
     alike = True
+    sums_gradients = False  # factors of different examples cannot be added
     options: ISGQOptions
 
     def __init__(self, task: Task, options: ISGQOptions) -> None:

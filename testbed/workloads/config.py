@@ -67,19 +67,20 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             optimizer = msgspec.structs.replace(optimizer, momentum=momentum)
         return msgspec.structs.replace(self, schedule=schedule, optimizer=optimizer)
 
-    def worker_batch(self, workers: int) -> int:
-        """Examples a step for each of `workers`.
+    def worker_batch(self, workers: int, gpus: int = 1) -> int:
+        """Examples a step for each of `workers`, which shares them out among its `gpus`.
 
         Raises
         ------
         InputError
             The batch cannot be shared equally.
         """
-        if self.batch_size % workers:
-            fitting = max(workers, round(self.batch_size / workers) * workers)
+        every = workers * gpus
+        if self.batch_size % every:
+            fitting = max(every, round(self.batch_size / every) * every)
+            among = f"{workers} workers" if gpus == 1 else f"{every} GPUs of {workers} workers"
             raise InputError(
-                f"training.batch_size is {self.batch_size}; it must be a multiple of the {workers} workers, "
-                f"for example {fitting}"
+                f"training.batch_size is {self.batch_size}; it must be a multiple of the {among}, for example {fitting}"
             )
         return self.batch_size // workers
 

@@ -30,6 +30,7 @@ def conditions(run: Run) -> str:
         f"delay by {info.delay_mechanism}" if info.delay_mechanism and not is_modelled(info) else "",
         f"time dilation {info.dilation:g}",
         f"compute: {info.compute}" if info.compute else "",
+        f"{asked.compute.gpus} GPUs a worker over {asked.compute.gpu_link}" if asked.compute.gpus > 1 else "",
         "timing only: nothing was computed" if timing_only(info) else "",
         f"TCP window {tcp.tcp_window_kb:g} kB" if tcp.tcp_window_kb else "",
         "TCP slow start" if tcp.slow_start else "",

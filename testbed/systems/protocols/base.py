@@ -49,7 +49,8 @@ class Task:
     training : steps, batch, schedule, optimizer
     learner : makes the learner of worker number k (an index into `roles.workers`)
     images : training images in all, which make an epoch
-    gradient_flops : floating-point operations of one worker's gradient
+    gradient_flops : floating-point operations of one worker's gradient; of several GPUs of a worker, of one's part
+    first_reduction_s : what these then take to add up their gradients
     rate_mbit : what a message alone on the network gets from one host to another, by the profile as it stands at
         step 0; a trace that changes the links later does not change it. Without a profile no link is slow
     seconds : what a computation is charged on the modelled device; None where its time is measured
@@ -68,6 +69,7 @@ class Task:
     rate_mbit: Callable[[str, str], float] = lambda sender, receiver: inf
     seconds: Callable[[Work], float] | None = None
     sizes: Sizes | None = None
+    first_reduction_s: float = 0.0
 
     @property
     def timing_only(self) -> bool:
@@ -80,7 +82,7 @@ class Task:
 
     @property
     def gradient_work(self) -> Work:
-        return Work(flops=self.gradient_flops)
+        return Work(flops=self.gradient_flops, seconds=self.first_reduction_s)
 
     def passes(self, count: float) -> Work:
         """Work that reads or writes a whole float32 parameter vector `count` times."""
@@ -169,6 +171,7 @@ class System(ABC):
     knobs: ClassVar[Mapping[str, Knob]] = {}  # its options, beside rate and momentum, that tuning searches
     own_momentum: ClassVar[bool] = False  # whether its option `momentum` is not the optimizer's
     own_clip: ClassVar[bool] = False  # whether it clips gradients itself, by `training.clip_norm`
+    sums_gradients: ClassVar[bool] = True  # whether what a worker sends can be made from a sum of its GPUs' gradients
     mesh: ClassVar[bool] = False  # whether its LPSs exchange messages with each other
     alike: ClassVar[bool] = (
         False  # whether a region's workers are treated the same: collected, then answered at once; or in rings
