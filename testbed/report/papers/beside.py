@@ -112,6 +112,7 @@ class Row:
     write: Callable[[float], str]
     measure: Callable[[Here, Number], float]
     missing: str = NOT_MEASURED
+    of_training: bool = True  # what a timing-only run cannot have
     of_baseline: bool = False  # a total that means little without its share of the baseline's
 
 
@@ -125,7 +126,7 @@ def _gbyte(gbyte: float) -> str:
 
 ROWS: dict[Quantity, Row] = {
     "speedup": Row("speedup of {system} over {versus}", times, Here.speedup, NOT_REACHED),
-    "throughput": Row("throughput of {system} over {versus}", times, Here.throughput),
+    "throughput": Row("throughput of {system} over {versus}", times, Here.throughput, of_training=False),
     "sooner": Row("time that {system} is at the target before {versus}", duration, Here.sooner, NOT_REACHED),
     "accuracy": Row("accuracy of {system}", percent, Here.accuracy),
     "accuracy-top5": Row("top-5 accuracy of {system}", percent, Here.nothing),
@@ -147,10 +148,9 @@ def paper_rows(run: Run, frame: pd.DataFrame) -> list[list[str]]:
     A row for each number: the quantity, the paper's, the one here ("not measured", "not reached" where there is
     none), and where the paper's stands and under which conditions.
     """
-    if timing_only(run.info):  # what papers report is of training
-        return []
     here, systems = Here(run, frame), set(frame["system"])
-    fit = fitting(run.info)
+    trained = not timing_only(run.info)
+    fit = [number for number in fitting(run.info) if trained or not ROWS[number.quantity].of_training]
     return [
         [_words(number), stated(number, fit), _measured(here, number), f"{citation(number)} ({number.conditions})"]
         for number in fit
@@ -162,7 +162,7 @@ def _words(number: Number) -> str:
     """The quantity; of its point what the run's conditions do not say."""
     words = ROWS[number.quantity].words.format(system=look(number.system).label, versus=look(number.versus).label)
     options = {key.removeprefix(OPTIONS): value for key, value in number.point.items() if key.startswith(OPTIONS)}
-    tied = [f"{key} {value:g}" for key, value in options.items()]
+    tied = [f"{key} {value}" if isinstance(value, str) else f"{key} {value:g}" for key, value in options.items()]
     tied += [] if number.time_s is None else [f"after {number.time_s / 3600:g} h"]
     return ", ".join([words, *tied])
 

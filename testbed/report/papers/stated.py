@@ -50,7 +50,7 @@ class Number(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     experiment: str = ""
     model: str = ""
     versus: str = ""
-    point: dict[str, float] = {}
+    point: dict[str, float | str] = {}
     time_s: float | None = None
 
 
@@ -66,7 +66,7 @@ class Table(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tru
     model: str = ""
     versus: str = ""
     by: str = ""
-    point: dict[str, float] = {}
+    point: dict[str, float | str] = {}
 
     def numbers(self) -> Iterator[Number]:
         """Its numbers, system by system."""
@@ -109,13 +109,15 @@ def fitting(info: RunInfo) -> list[Number]:
     ]
 
 
-def _holds(asked: Experiment, system: str, key: str, value: float) -> bool:
+def _holds(asked: Experiment, system: str, key: str, value: float | str) -> bool:
     """Whether a setting has that value; an option binds only systems that have it."""
     if key.startswith(OPTIONS):
         options = asked.systems.get(system) or {}
         found = options.get(key.removeprefix(OPTIONS), value)
     else:
         found = attrgetter(key)(asked)
+    if isinstance(value, str):
+        return bool(found == value)
     return isinstance(found, int | float) and math.isclose(found, value)
 
 
