@@ -25,10 +25,10 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(COMPUTE),--set compute.device=$(COMPUTE)) $(if $(SCALE),--scale $(SCALE)) \
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)")
 
-.PHONY: reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-long reference-gpt reference-sensitivity reference-validation reference-scale reference-papers reference-codecs docs wheel clean
+.PHONY: reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-long reference-gpt reference-sensitivity reference-validation reference-scale reference-terngrad-scaling reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "variables: TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE JOBS SCALE OUT RUN TRACE (and TORCH, PYTHON for setup)"
 	@echo 'example:   make experiment TARGET=cifarnet SYSTEMS="baseline weightgrad" STEPS=50 OUT=/tmp/results'
 
@@ -166,6 +166,10 @@ reference-validation: setup-dev  ## predictions beside what others measured, int
 
 reference-scale: setup-dev  ## what a message costs to simulate, from 2 workers to 10,000, into results/reference/scale; on an idle machine
 	$(BIN)/python benchmarks/scale.py --out results/reference/scale
+
+reference-terngrad-scaling: setup-dev  ## TernGrad's figure 5, 4 to 512 GPUs, into results/reference/terngrad-scaling: a minute
+	$(BIN)/python benchmarks/terngrad_scaling.py --out results/reference/terngrad-scaling
+	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
 
 PAPERS := threshold-nin lenet-terngrad cifarnet-terngrad mqgrad-12 mqgrad-18 isgq vggnet alexnet alexnet-imagenet
 

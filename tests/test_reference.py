@@ -103,6 +103,22 @@ def test_predictions_are_those_that_the_code_makes() -> None:
     assert (REFERENCE / "validation" / "diloco.md").read_text() == found["markdown"](found["compared"]())
 
 
+@pytest.mark.slow
+def test_throughputs_are_those_that_the_code_plays() -> None:
+    found = runpy.run_path(str(ROOT / "benchmarks" / "terngrad_scaling.py"))
+    kept = (REFERENCE / "terngrad-scaling" / "terngrad-scaling.md").read_text()
+    assert kept == found["markdown"](found["throughputs"]())
+
+
+def test_what_is_said_of_terngrads_throughputs_is_in_them() -> None:
+    text = " ".join((DOCS / "papers.md").read_text().split())
+    frame = pd.read_csv(REFERENCE / "terngrad-scaling" / "terngrad-scaling.csv")
+    stated = frame[frame["speedup_paper"].notna()]
+    assert stated["speedup_paper"].tolist() == [3.04, 2.0]
+    first, second = (f"{a:.2f}× and {b:.2f}×" for a, b in (stated["speedup"], stated["speedup_model"]))
+    assert f"what is played, {first}." in text and f"GPUs and links: {second}." in text
+
+
 def test_what_is_said_of_the_map_is_in_it() -> None:
     text = " ".join((DOCS / "reference.md").read_text().split())
     frame = pd.read_csv(REFERENCE / "sensitivity-512" / "sensitivity.csv")

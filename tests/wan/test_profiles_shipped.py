@@ -8,7 +8,16 @@ import pytest
 
 from testbed.wan import profile, trace
 
-ALL = ("cluster-80mbit", "lan", "residential", "skyplane-22", "wanify-8", "weightgrad-ec2")
+ALL = (
+    "cluster-100gbit",
+    "cluster-1gbit",
+    "cluster-80mbit",
+    "lan",
+    "residential",
+    "skyplane-22",
+    "wanify-8",
+    "weightgrad-ec2",
+)
 
 
 def test_these_profiles_are_shipped():

@@ -56,6 +56,7 @@ def info_of(name: str, scale: str = "", place: int = 0) -> RunInfo:
             {"quantity": "compression", "model": "lenet", "system": "isgq-mse", "point": {"training.batch_size": 512}},
             180,
         ),
+        ({"source": "terngrad", "quantity": "throughput", "model": "alexnet"}, 3.04),
         ({"quantity": "sent-gbyte", "system": "qgt", "point": {"options.threshold": 5e-4}}, 4204.91),
     ],
 )
@@ -127,6 +128,22 @@ def test_the_papers_numbers_stand_beside(make_run: MakeRun) -> None:
     accuracy = rows["accuracy of WeightGrad"]
     assert accuracy[1:3] == ["83.2 %", wording.percent(own["final_accuracy"])]
     assert not [words for words in rows if "Gaia" in words]  # it was not run
+
+
+def test_beside_a_timing_only_run_stands_throughput_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    it = load(start(played(compute={"math": "none"}, systems={"baseline": {}, "terngrad": {}}), tmp_path))
+    both = [number(quantity, versus="baseline") for quantity in ("throughput", "accuracy")]
+    monkeypatch.setattr(beside, "fitting", lambda info: both)
+    monkeypatch.setattr(beside, "citation", lambda number: "a paper")
+    assert [row[0] for row in beside.paper_rows(it, summarize(it))] == ["throughput of TernGrad over Baseline"]
+
+
+def test_a_number_may_be_tied_to_a_word() -> None:
+    stands = [
+        [one.value for one in stated.fitting(info_of("terngrad-scaling", scale, place)) if one.quantity == "throughput"]
+        for scale, place in (("", 1), ("", 2), ("infiniband", 1), ("infiniband-vgg-a", 7), ("vgg-a", 7))
+    ]
+    assert stands == [[3.04], [], [], [2], []]
 
 
 def test_numbers_stand_in_the_summary_and_on_the_terminal_with_their_conditions(make_run: MakeRun) -> None:
