@@ -25,7 +25,7 @@ from threading import Condition, Thread
 from time import monotonic
 from typing import TextIO
 
-from testbed.emulation import netns
+from testbed.emulation import hostname, netns
 from testbed.errors import InputError, RunError
 from testbed.programs.hosts import label
 from testbed.programs.starts import Ready
@@ -98,7 +98,7 @@ class Crew:
         """
         nth = 1 + sum(member.host == host for member in self.members)
         try:
-            with netns.enter(netns_pid):
+            with netns.enter(netns_pid), hostname.called(label(host)):
                 process = subprocess.Popen(
                     list(command),
                     env=dict(environment),

@@ -177,16 +177,16 @@ class Prompt(cmd.Cmd):
 
     def _on_host(self, words: list[str]) -> None:
         host = one_of(self._wan.network.plan, words[0], "no command of this prompt, see `help`")
-        command, pid = words[1:] or ["bash"], self._wan.network.hosts[host].netns_pid
+        command, there = words[1:] or ["bash"], self._wan.network.hosts[host]
         beside = command[-1].endswith("&")
         if beside:
             command = [*command[:-1], *([command[-1][:-1]] if command[-1] != "&" else [])]
             if not command:
                 raise InputError(f"{words[0]} &: a command is missing")
-            member = self._crew.start(host, pid, command, self._wan.told(host), service=True)
+            member = self._crew.start(host, there.netns_pid, command, self._wan.told(host), service=True)
             self._wan.info.programs[member.name] = command
             return
-        status = terminal.run(pid, command, self._wan.told(host))
+        status = terminal.run(there, command, self._wan.told(host))
         if status and words[1:]:
             self._fail(status, f"{' '.join(command)} ended with {status}")
 

@@ -19,15 +19,17 @@ import tty
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from testbed.emulation import netns
+from testbed.emulation import hostname, netns
+from testbed.emulation.network import Host
 from testbed.errors import InputError
+from testbed.programs.hosts import label
 
 CHUNK_BYTES = 1 << 14
 WINDOW_BYTES = 8  # struct winsize
 
 
-def run(netns_pid: int, command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command in the network namespace of a process and wait; its status, 128 + n where signal n ended it.
+def run(host: Host, command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a command on a host and wait; its status, 128 + n where signal n ended it.
 
     Raises
     ------
@@ -36,14 +38,14 @@ def run(netns_pid: int, command: Sequence[str], environment: Mapping[str, str]) 
     """
     sys.stdout.flush()
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return _plainly(netns_pid, command, environment)
+        return _plainly(host, command, environment)
     if shutil.which(command[0]) is None:  # setsid would say so, in its own words
         raise InputError(f"no command '{command[0]}' on this machine")
     ours, theirs = pty.openpty()
     try:
         with suppress(OSError):
             fcntl.ioctl(theirs, termios.TIOCSWINSZ, fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(WINDOW_BYTES)))
-        process = _popen(netns_pid, ["setsid", "--ctty", *command], environment, theirs, theirs)
+        process = _popen(host, ["setsid", "--ctty", *command], environment, theirs, theirs)
         os.close(theirs)
         with _raw():
             _relay(ours)
@@ -52,10 +54,10 @@ def run(netns_pid: int, command: Sequence[str], environment: Mapping[str, str]) 
         os.close(ours)
 
 
-def _plainly(netns_pid: int, command: Sequence[str], environment: Mapping[str, str]) -> int:
+def _plainly(host: Host, command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Without a terminal; standard input is not the command's, since the prompt's commands come from there."""
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a descriptor is wanted
-        process = _popen(netns_pid, command, environment, nothing.fileno(), None)
+        process = _popen(host, command, environment, nothing.fileno(), None)
     try:
         return _status(process.wait())
     except BaseException:  # Ctrl-C, or a request to end
@@ -65,10 +67,10 @@ def _plainly(netns_pid: int, command: Sequence[str], environment: Mapping[str, s
 
 
 def _popen(
-    netns_pid: int, command: Sequence[str], environment: Mapping[str, str], stdin: int, out: int | None
+    host: Host, command: Sequence[str], environment: Mapping[str, str], stdin: int, out: int | None
 ) -> subprocess.Popen[bytes]:
     try:
-        with netns.enter(netns_pid):
+        with netns.enter(host.netns_pid), hostname.called(label(host.name)):
             return subprocess.Popen(list(command), env=dict(environment), stdin=stdin, stdout=out, stderr=out)
     except FileNotFoundError:
         raise InputError(f"no command '{command[0]}' on this machine") from None

@@ -134,6 +134,7 @@ def _there(wan: Wan, asked: Asked, lateness: Lateness) -> Iterator[None]:
 
 
 def _checked(network: EmulatedNetwork, say: Callable[[str], None]) -> dict[str, object]:
+    say(f"measuring {len(network.plan.wan)} WAN links before anything starts (--no-gate leaves that out)")
     found = gate.check(network)
     say(f"every link is as the profile says (measured in {found.took_s:.1f} s)")
     return found.record()
