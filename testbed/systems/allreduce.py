@@ -91,6 +91,11 @@ class HierarchicalAllReduce(Serverless):
         ]
         self.across = {worker: ring for ring in across for worker in ring.members}
 
+    @property
+    def folds(self) -> bool:
+        """Whether one worker of a region can play for all: also only where their chunks are of one length."""
+        return super().folds and all(ring.even for ring in self.inside.values())
+
     async def sum(self, node: Node, vector: torch.Tensor, step: int) -> None:
         inside, across = self.inside[node.name], self.across[node.name]
         await inside.reduce_scatter(node, vector, step)

@@ -96,6 +96,11 @@ def test_one_worker_plays_for_its_region(small_data: None, tmp_path: Path, monke
     sized = {"device": "m60", "math": "none"}
     start(experiment(systems={"allreduce": {}}, compute=sized, run={"probe_steps": 0}), tmp_path / "ring")
     assert found[-1] == [], "neighbours in a ring do not do the same"
+    parts: dict[str, Any] = {"topology": {"workers_per_region": 3}, "training": {"batch_size": 48}, **EVEN}
+    start(experiment(systems={RINGS: {}}, compute=sized, run={"probe_steps": 0}, **parts), tmp_path / "thirds")
+    assert found[-1] == [], "65,536 values are no three equal chunks"
+    timed(tmp_path / "quarters", RINGS, workers_per_region=4)
+    assert [len(members) for members in found[-1]] == [4, 4]
 
 
 def test_a_server_that_treats_its_workers_otherwise_is_told(

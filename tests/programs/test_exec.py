@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,20 @@ ASK = (
     "import socket; s = socket.create_connection(('us-east-1', 8080)); "
     "print('served', sum(len(p) for p in iter(lambda: s.recv(65536), b'')))"
 )
+WEB = f"""
+[[start]]
+hosts = "us-east-1"
+run = ["{sys.executable}", "-c", "import time; time.sleep(2); {SERVE}"]
+ready = "port 8080"
+service = true
+[[start]]
+hosts = "us-west-1"
+run = ["sh", "-c", 'echo asked > $TESTBED_MARKS; exec {sys.executable} -c "$ASK"']
+environment = {{ ASK = "{ASK}" }}
+[[start]]
+hosts = "us-west-1"
+run = "sleep 3"
+"""
 ROWS, RANK, STEPS = 1024, 2, 5
 GRADIENT = ROWS * ROWS  # values
 DDP = f"""
@@ -73,9 +89,11 @@ manager.shutdown()
 """
 
 
-def start_exec(folder: Path, hosts: str, *command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def start_exec(
+    folder: Path, hosts: str, *command: str, options: tuple[str, ...] = (), before: Sequence[str] = ()
+) -> subprocess.Popen[str]:
     asked = ["weightgrad-ec2", "--hosts", hosts, "--no-gate", "--out", str(folder), *options]
-    line = [sys.executable, "-m", "testbed", "exec", *asked, *(["--", *command] if command else [])]
+    line = [*before, sys.executable, "-m", "testbed", "exec", *asked, *(["--", *command] if command else [])]
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -112,21 +130,7 @@ def test_each_host_is_told_its_place_and_finds_the_others(tmp_path: Path) -> Non
 
 
 def test_clients_start_when_their_server_listens_and_a_port_is_published(tmp_path: Path) -> None:
-    server = f"import time; time.sleep(2); {SERVE}"
-    (tmp_path / "web.toml").write_text(f"""
-        [[start]]
-        hosts = "us-east-1"
-        run = ["{sys.executable}", "-c", "{server}"]
-        ready = "port 8080"
-        service = true
-        [[start]]
-        hosts = "us-west-1"
-        run = ["sh", "-c", 'echo asked > $TESTBED_MARKS; exec {sys.executable} -c "$ASK"']
-        environment = {{ ASK = "{ASK}" }}
-        [[start]]
-        hosts = "us-west-1"
-        run = "sleep 3"
-    """)
+    (tmp_path / "web.toml").write_text(WEB)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     options = ("--start", str(tmp_path / "web.toml"), "--publish", f"us-east-1:8080={port}")
@@ -213,6 +217,75 @@ def test_stopping_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) 
     assert not still_there("sleep 1000.25")
     if number == signal.SIGINT:
         assert json.loads((tmp_path / "x/exec.json").read_text())["status"] == 130
+
+
+@pytest.mark.full
+def test_an_ordinary_user_may_and_two_networks_do_not_meet(tmp_path: Path) -> None:
+    """The same hosts and addresses at once, one of them as nobody in particular."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    if subprocess.run([*other, sys.executable, "-c", "import testbed"], capture_output=True, check=False).returncode:
+        pytest.skip("an ordinary user cannot read this interpreter")
+    (tmp_path / "it.toml").write_text(WEB)
+    with tempfile.TemporaryDirectory() as open_to_all:
+        Path(open_to_all).chmod(0o777)
+        shutil.copy(tmp_path / "it.toml", open_to_all)
+        options = ("--start", f"{open_to_all}/it.toml")
+        first = start_exec(tmp_path / "x", TWO, options=options)
+        second = start_exec(Path(open_to_all, "y"), TWO, options=options, before=other)
+        for process in (first, second):
+            status, out, err = ended(process)
+            assert status == 0 and "served 200000" in out, err
+        for folder in (tmp_path / "x", Path(open_to_all, "y")):
+            assert 200_000 < json.loads((folder / "exec.json").read_text())["wan_bytes"][BACK] < 230_000
+
+
+@pytest.mark.full
+def test_a_host_that_writes_a_gigabyte_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    script = f"[ $RANK = 0 ] && exec head -c {10**9} /dev/zero; sleep 1; date +%s > {tmp_path}/then"
+    began_s = time.time()
+    process = start_exec(tmp_path / "x", TWO, "sh", "-c", script)
+    assert process.stdout is not None
+    while not (tmp_path / "then").exists() and time.time() < began_s + 100:
+        process.stdout.read(1 << 16)
+    first_s = float((tmp_path / "then").read_text()) - began_s
+    while process.stdout.read(1 << 20):
+        pass
+    took_s = time.time() - began_s
+    assert process.wait(timeout=60) == 0
+    assert first_s < 0.7 * took_s
+    assert (tmp_path / "x/logs/us-west-1-h0.log").stat().st_size == 10**9
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
+def test_iperf3_follows_a_trace(tmp_path: Path) -> None:
+    rates = [(6, 20.0), (12, 80.0), (18, 40.0)]
+    rows = [f"{at_s},us-west-1,us-east-1,{mbit}" for at_s, mbit in rates]
+    (tmp_path / "it.csv").write_text("\n".join(["# end: hold", "time_s,src_region,dst_region,goodput_mbit", *rows]))
+    client = "sleep 1; exec iperf3 -c us-east-1 -t 24"
+    script = f"if [ $TESTBED_REGION = us-east-1 ]; then exec iperf3 -s -1 -J; else {client}; fi"
+    stolen = Stolen()
+    options = ("--trace", str(tmp_path / "it.csv"))
+    status, _, err = ended(start_exec(tmp_path / "x", TWO, "sh", "-c", script, options=options))
+    assert status == 0, err
+    told = json.loads((tmp_path / "x/logs/us-east-1-h0.log").read_text())
+    seen = [one["sum"]["bits_per_second"] / 1e6 for one in told["intervals"]]
+    if stolen.share > MUCH_STOLEN:
+        pytest.skip("the machine had no time for its timers, which says nothing of the link")
+    # iperf3 starts somewhat later than the trace; seconds in which the rate changes, or TCP starts, have no one rate.
+    steps = [(0, LINK.goodput_mbit), *rates]
+    due = [next(mbit for at_s, mbit in reversed(steps) if at_s <= second) for second in range(26)]
+    errors = [
+        max(
+            abs(seen[k] / due[k + late] - 1)
+            for k in range(2, 22)
+            if len({due[k + late - 1], due[k + late], due[k + late + 1]}) == 1
+        )
+        for late in (1, 2)
+    ]
+    assert min(errors) < 0.05, seen
 
 
 @pytest.mark.full

@@ -8,7 +8,7 @@ are those of a run in which each plays.
 
 In rings (`hierarchical-allreduce`) there is no server. What the first sends to the next in its region, it gets itself,
 as if from the one before, who sends as much at that moment; what it sends to another region stands for a message of
-each worker's there. Chunks that do not divide evenly are a few bytes longer with some workers, which is left out.
+each worker's there. That is so where the vector divides evenly into the rings' chunks; elsewhere each plays.
 """
 
 from __future__ import annotations

@@ -66,6 +66,7 @@ class Ring:
         self._pieces = self._pieces_of_a_chunk(4 * size, options.segment_mib * 2**20) if options.ahead else 1
         cuts = [size * k // (count * self._pieces) for k in range(count * self._pieces + 1)]
         lengths = [stop - start for start, stop in pairwise(cuts)]
+        self.even = len(set(lengths)) == 1  # what is sent in a turn is as long with all
         self.places = [slice(place.start + each.start, place.start + each.stop) for each in stretches(lengths)]
         codecs = {length: system.coder(Float32(Layout.of([("segment", (length,))]))) for length in set(lengths)}
         self._codecs: list[Any] = [codecs[length] for length in lengths]

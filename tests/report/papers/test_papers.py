@@ -93,7 +93,7 @@ def test_every_number_of_a_paper_meets_a_run_of_its_experiment() -> None:
     """Scales and sweeps reach each of them; otherwise it would never be shown."""
     met: list[Number] = []
     for name in {number.experiment for number in stated.numbers()} - {""}:
-        for scale in ("", "paper", "paper-4", "lenet", "cifarnet", "alexnet"):
+        for scale in ("", "paper", "paper-4", "lenet", "cifarnet", "alexnet", "infiniband-vgg-a"):
             try:
                 points = experiment.load(name, scale=scale)
             except InputError:
