@@ -184,6 +184,8 @@ def _model(options: argparse.Namespace) -> dict[str, Any]:
     parameters = int(_number(text, given[0], bytes_=unit == 4) / unit)
     if not LEAST_PARAMETERS <= parameters <= MOST_PARAMETERS:
         raise InputError(f"--{given[0]} {text}: a model has 1 to {MOST_PARAMETERS:,} parameters, 4 bytes each")
+    if parameters >= 1000 * options.workers:  # a few more, so that rings have chunks of one length and play in a moment
+        parameters += -parameters % options.workers
     return {"name": "vector", "parameters": parameters}
 
 
