@@ -2,7 +2,7 @@
 
 Theory of operation
 1. The supervisor (the process that calls `run`) starts `unshare`, which makes the namespaces - user (unless it is
-   root already), network, mount, process - and in them process 1 (`init.py`), which runs the command.
+   root already), network, mount, host name, process - and in them process 1 (`init.py`), which runs the command.
 2. The command stands in a session of its own, so a terminal's Ctrl-C reaches only the supervisor. The supervisor
    hands each signal to process 1 through a pipe, and process 1 to the command: it arrives once.
 3. Everything hangs on process 1: when it ends, the kernel kills all other processes in the sandbox and frees the
@@ -149,7 +149,7 @@ def _ask(command: list[str], *descriptors: int) -> dict[str, bool]:
 
 def _command(argv: Sequence[str], control: int) -> list[str]:
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    namespaces = ["--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
     init = [sys.executable, "-I", "-S", str(HERE / "init.py"), str(control)]
     return ["unshare", *user, *namespaces, "--", *init, *argv]
 

@@ -93,13 +93,18 @@ manager.shutdown()
 
 
 def start_exec(
-    folder: Path, hosts: str, *command: str, options: tuple[str, ...] = (), python: Sequence[str] = (sys.executable,)
+    folder: Path,
+    hosts: str,
+    *command: str,
+    options: tuple[str, ...] = (),
+    python: Sequence[str] = (sys.executable,),
+    **environment: str,
 ) -> subprocess.Popen[str]:
     asked = ["weightgrad-ec2", "--hosts", hosts, "--no-gate", "--out", str(folder), *options]
     line = [*python, "-m", "testbed", "exec", *asked, *(["--", *command] if command else [])]
     where = os.pathsep.join([str(Path(testbed.__file__).parents[1]), sysconfig.get_paths()["purelib"]])
-    environment = {**os.environ, "PYTHONPATH": where}
-    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    told = {**os.environ, "PYTHONPATH": where, **environment}
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=told)
 
 
 def readable_python() -> str:
@@ -254,9 +259,10 @@ def test_an_ordinary_user_may_and_two_networks_do_not_meet(tmp_path: Path) -> No
             run = "iperf3 -c us-east-1 -n 5000000"
         """)
         folders = [tmp_path / "x", Path(open_to_all, "y")]
+        caches = [str(tmp_path), open_to_all]
         both = [
-            start_exec(folder, TWO, options=("--start", str(starts)), python=python)
-            for folder, python in zip(folders, ([sys.executable], other), strict=True)
+            start_exec(folder, TWO, options=("--start", str(starts)), python=python, XDG_CACHE_HOME=cache)
+            for folder, python, cache in zip(folders, ([sys.executable], other), caches, strict=True)
         ]
         for process, folder in zip(both, folders, strict=True):
             status, _, err = ended(process)
