@@ -118,10 +118,11 @@ reference: setup-dev  ## the network's fidelity; cifarnet emulated, virtual and 
 	$(TESTBED) run cifarnet --fabric virtual --set compute.device=m60 --out build/reference/virtual
 	$(MAKE) reference-reports
 
-reference-reports: setup-dev  ## the reports of `make reference` again, from the records that it left in build
+reference-reports: setup-dev  ## the reports of `make reference` and `reference-gpt` again, from the records left in build
 	$(call keep,build/reference/emulated/cifarnet,cifarnet)
 	$(call keep,build/reference/replay/cifarnet,cifarnet-outage)
 	$(call keep,build/reference/virtual/cifarnet,cifarnet-virtual)
+	$(if $(wildcard build/reference-gpt/gpt),$(call keep,build/reference-gpt/gpt,gpt))
 	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
 
 # $(call begin,EXPERIMENT,FOLDER): run it into the folder, or go on with the run that is there.
