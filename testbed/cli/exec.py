@@ -55,4 +55,4 @@ def _exec(options: argparse.Namespace) -> int:
 
     words = ["--start", str(options.start)] if options.start else []
     words += ["--keep-going"] if options.keep_going else []
-    return in_sandbox(options, "exec", [*words, *(["--", *command] if command else [])], work)
+    return in_sandbox(options, plan, "exec", [*words, *(["--", *command] if command else [])], work)

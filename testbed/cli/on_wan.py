@@ -44,11 +44,18 @@ def plan_of(options: argparse.Namespace) -> NetworkPlan:
     return hosts.plan_of(profiles.load(options.profile), hosts.asked(options.hosts))
 
 
-def in_sandbox(options: argparse.Namespace, kind: str, words: Sequence[str], work: Callable[[Asked, Path], int]) -> int:
+def in_sandbox(
+    options: argparse.Namespace,
+    plan: NetworkPlan,
+    kind: str,
+    words: Sequence[str],
+    work: Callable[[Asked, Path], int],
+) -> int:
     """Do `work` in a sandbox: start the same command line in one, or, where this is one, call it with a new folder.
 
     Parameters
     ----------
+    plan : what `plan_of` made of the options
     words : of the command line, beside those of `add_network`
     """
     from testbed.emulation import sandbox
@@ -57,7 +64,6 @@ def in_sandbox(options: argparse.Namespace, kind: str, words: Sequence[str], wor
     from testbed.programs.wan import Asked
     from testbed.wan import trace as traces
 
-    plan = plan_of(options)
     trace = traces.load(traces.find(options.trace), plan.regions) if options.trace else None
     if options.out is not None and options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
         raise InputError(f"{options.out} is there and no empty folder; name another one with --out")

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed.cli.on_wan import add_network, in_sandbox, say
+from testbed.cli.on_wan import add_network, in_sandbox, plan_of, say
 from testbed.cli.options import Commands
 
 if TYPE_CHECKING:
@@ -35,4 +35,4 @@ def _shell(options: argparse.Namespace) -> int:
         return run(network, folder, say)
 
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # a stopped prompt would share the terminal with the user's shell
-    return in_sandbox(options, "shell", [], work)
+    return in_sandbox(options, plan_of(options), "shell", [], work)

@@ -27,8 +27,8 @@ from typing import TextIO
 
 from testbed.emulation import hostname, netns
 from testbed.errors import InputError, RunError
-from testbed.programs.hosts import label
 from testbed.programs.starts import Ready
+from testbed.wan.plan import label
 
 GRACE_S = 5.0
 WAKE_S = 0.2
@@ -60,8 +60,8 @@ class Member:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended as it should not have; a service that was told to end may do so as it likes."""
-        return bool(self.status) and not (self.service and self.told)
+        """Whether it ended as it should not have; what was told to end may do so as it likes."""
+        return bool(self.status) and not self.told
 
 
 class Crew:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from testbed.errors import InputError, nearest
-from testbed.wan.plan import NetworkPlan, region_of
+from testbed.wan.plan import NetworkPlan, label, region_of
 from testbed.wan.profile import Profile
 
 MOST_HOSTS = 250  # of a region: what its addresses allow
@@ -72,11 +72,6 @@ def named(plan: NetworkPlan, name: str, where: str) -> list[str]:
 def one_of(plan: NetworkPlan, name: str, where: str) -> str:
     """The one host that a name means, of a region its first; InputError as `named` raises."""
     return named(plan, name, where)[0]
-
-
-def label(host: str) -> str:
-    """The name of a host that resolves, and that files are called by: "us-west-1-h0"."""
-    return host.replace("/", "-")
 
 
 def names(addresses: Mapping[str, str]) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import Thread
 
 from testbed.errors import InputError
-from testbed.programs.hosts import label
 from testbed.record.events import Mark
+from testbed.wan.plan import label
 
 VARIABLE = "TESTBED_MARKS"
 FOLDER = Path("/run/testbed/marks")  # the sandbox has a /run of its own

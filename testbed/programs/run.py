@@ -50,9 +50,15 @@ def run(
                 complete = _started(wan, crew, starts)
                 wan.info.status = crew.wait(keep_going and complete)
         finally:
-            crew.end()
-            wan.info.statuses = {member.name: member.status for member in crew.members}
+            finish(wan, crew)
     return wan.info.status
+
+
+def finish(wan: Wan, crew: Crew) -> None:
+    """End what still runs, and note how everything ended."""
+    crew.end()
+    wan.info.statuses = {member.name: member.status for member in crew.members}
+    wan.info.told = [member.name for member in crew.members if member.told]
 
 
 def _started(wan: Wan, crew: Crew, starts: Sequence[Start]) -> bool:
@@ -64,7 +70,6 @@ def _started(wan: Wan, crew: Crew, starts: Sequence[Start]) -> bool:
             pid = wan.network.hosts[host].netns_pid
             members.append(crew.start(host, pid, start.command, environment, start.ready, start.service))
         wan.info.programs |= {member.name: list(start.command) for member in members}
-        wan.info.services += [member.name for member in members if member.service]
         if start.ready is not None and not crew.ready(members, start.ready):
             return False
     return True

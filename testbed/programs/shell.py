@@ -19,10 +19,11 @@ from testbed.errors import InputError, TestbedError
 from testbed.message import PAYLOAD_PER_WIRE
 from testbed.programs import terminal
 from testbed.programs.crew import Crew
-from testbed.programs.hosts import label, one_of
-from testbed.programs.run import LOGS
+from testbed.programs.hosts import one_of
+from testbed.programs.run import LOGS, finish
 from testbed.programs.wan import Asked, Wan, up
 from testbed.record.events import Capacity, Cut, Mark
+from testbed.wan.plan import label
 
 HELP = """\
 HOST                      open a shell on a host
@@ -61,8 +62,7 @@ def run(asked: Asked, folder: Path, say: Callable[[str], None]) -> int:
             with _interruptible():
                 prompt.cmdloop()
         finally:
-            crew.end()
-            wan.info.statuses = {member.name: member.status for member in crew.members}
+            finish(wan, crew)
             wan.info.status = prompt.status
     return wan.info.status
 

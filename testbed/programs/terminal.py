@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from testbed.emulation import hostname, netns
 from testbed.emulation.network import Host
 from testbed.errors import InputError
-from testbed.programs.hosts import label
+from testbed.wan.plan import label
 
 CHUNK_BYTES = 1 << 14
 WINDOW_BYTES = 8  # struct winsize

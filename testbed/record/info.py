@@ -129,6 +129,7 @@ class ResultInfo(msgspec.Struct, kw_only=True):
 
 
 Info = TypeVar("Info", RunInfo, ResultInfo)
+Facts = TypeVar("Facts", bound=msgspec.Struct)
 
 
 def hash_of(experiment: dict[str, Any]) -> str:
@@ -138,18 +139,27 @@ def hash_of(experiment: dict[str, Any]) -> str:
 
 def write_info(folder: Path, info: RunInfo | ResultInfo) -> None:
     """Write `info` to `folder/run.json`, whole or not at all."""
-    write_whole(folder / FILE_NAME, msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
+    write_facts(folder / FILE_NAME, info)
 
 
 def read_info(folder: Path, kind: type[Info]) -> Info:
-    """Read `folder/run.json`; fields that are not there keep their defaults.
+    """Read `folder/run.json`; InputError as `read_facts` raises."""
+    return read_facts(folder / FILE_NAME, kind)
+
+
+def write_facts(path: Path, facts: msgspec.Struct) -> None:
+    """Write a struct as JSON, whole or not at all."""
+    write_whole(path, msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n")
+
+
+def read_facts(path: Path, kind: type[Facts]) -> Facts:
+    """Read a struct; fields that are not there keep their defaults.
 
     Raises
     ------
     InputError
         The file is missing, is not JSON, or holds a value of the wrong type.
     """
-    path = folder / FILE_NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:

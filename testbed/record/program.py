@@ -7,9 +7,7 @@ from typing import Any
 
 import msgspec
 
-from testbed.errors import InputError
-from testbed.files import write_whole
-from testbed.record.info import Environment, LinkInfo
+from testbed.record.info import Environment, LinkInfo, read_facts, write_facts
 
 FILE_NAME = "exec.json"
 
@@ -34,30 +32,23 @@ class ProgramInfo(msgspec.Struct, kw_only=True):
     took_s: float = 0.0
     status: int = 0  # the first failure's; 128 + n where signal n ended it
     statuses: dict[str, int | None] = {}
-    services: list[str] = []  # of `programs`, those that were to end with the others
+    told: list[str] = []  # of `programs`, those that were told to end: services at last, the others of one that failed
     delay: dict[str, Any] = {}  # how the delay stage and a trace did
     wan_bytes: dict[str, int] = {}
     wan_drops: dict[str, int] = {}  # packets that found a link's queue full
     error: str = ""
 
+    @property
+    def failed(self) -> list[str]:
+        """Those that ended with an error by themselves."""
+        return [name for name, status in self.statuses.items() if status and name not in self.told]
+
 
 def write(folder: Path, info: ProgramInfo) -> None:
     """Write `info` to `folder/exec.json`, whole or not at all."""
-    write_whole(folder / FILE_NAME, msgspec.json.format(msgspec.json.encode(info), indent=1) + b"\n")
+    write_facts(folder / FILE_NAME, info)
 
 
 def read(folder: Path) -> ProgramInfo:
-    """Read `folder/exec.json`; fields that are not there keep their defaults.
-
-    Raises
-    ------
-    InputError
-        The file is missing, is not JSON, or holds a value of the wrong type.
-    """
-    path = folder / FILE_NAME
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ProgramInfo)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {error}") from None
+    """Read `folder/exec.json`; InputError as `testbed.record.info.read_facts` raises."""
+    return read_facts(folder / FILE_NAME, ProgramInfo)

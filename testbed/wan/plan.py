@@ -17,6 +17,11 @@ def region_of(name: str) -> str:
     return name.rpartition("/")[0]
 
 
+def label(name: str) -> str:
+    """A host's name where it must have no slash, in files and as a name that resolves: "us-west-1-h0"."""
+    return name.replace("/", "-")
+
+
 @dataclass(frozen=True)
 class NetworkPlan:
     """The hosts of a run and the network they stand in."""

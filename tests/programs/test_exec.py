@@ -164,7 +164,7 @@ def test_clients_start_when_their_server_listens_and_a_port_is_published(tmp_pat
     status, _, err = ended(process)
     assert status == 0, err
     facts = json.loads((tmp_path / "x/exec.json").read_text())
-    assert facts["services"] == ["us-east-1/h0"] and facts["statuses"]["us-west-1/h0.2"] == 0
+    assert facts["told"] == ["us-east-1/h0"] and facts["statuses"]["us-west-1/h0.2"] == 0
     assert 200_000 < facts["wan_bytes"][BACK] < 230_000, "what is published crosses no link"
     assert "on us-west-1-h0: asked" in (tmp_path / "x/summary.md").read_text()
     assert {path.name for path in (tmp_path / "x/logs").iterdir()} == {

@@ -16,6 +16,7 @@ from testbed.record.events import AnyEvent, Capacity, Cut, Event, Mark
 from testbed.record.program import ProgramInfo
 from testbed.report.numbers.prices import egress_usd
 from testbed.report.numbers.wording import NONE, dollars, duration, number, percent, size
+from testbed.wan.plan import label, region_of
 
 E = TypeVar("E", bound=Event)
 MBIT = 8e-6 * PAYLOAD_PER_WIRE  # of goodput, a byte on the wire
@@ -48,15 +49,25 @@ class Carried:
         per_second[of_link["second"].to_numpy()] = of_link["wire_bytes"].to_numpy() * MBIT
         return per_second
 
+    def course(self, link: str) -> tuple[np.ndarray, np.ndarray]:
+        """What it could carry, from each time in seconds on, in Mbit/s: of the profile, a trace, a hand or a cut."""
+        spans = self.spans(link)
+        changes = [(0.0, self.info.network[link].goodput_mbit)]
+        changes += [(change.time_s, change.goodput_mbit) for change in self.changes if change.link == link]
+        times = np.array(sorted({max(at_s, 0.0) for at_s in [*(at_s for at_s, _ in changes), *sum(spans, ())]}))
+        set_at, rates = (np.array(column) for column in zip(*changes, strict=True))
+        found = rates[np.searchsorted(set_at, times, side="right") - 1]
+        for begin_s, end_s in spans:
+            found[(times >= begin_s) & (times < end_s)] = 0.0
+        return times, found
+
     def rate(self, link: str) -> np.ndarray:
-        """What it could carry in each second, in Mbit/s: the profile's rate, changed by a trace or by hand, or cut."""
-        rates = np.full(len(self.mbit(link)), self.info.network[link].goodput_mbit)
-        for change in self.changes:
-            if change.link == link:
-                rates[max(int(change.time_s), 0) :] = change.goodput_mbit
-        for begin_s, end_s in self.spans(link):
-            rates[int(begin_s) : math.ceil(end_s)] = 0.0
-        return rates
+        """What it could carry in each second, in Mbit/s: the mean of its course over that second."""
+        times, rates = self.course(link)
+        seconds = np.arange(len(self.mbit(link)) + 1.0)
+        edges = np.append(times, max(seconds[-1], times[-1]) + 1.0)
+        carried = np.concatenate([[0.0], np.cumsum(rates * np.diff(edges))])
+        return np.diff(np.interp(seconds, edges, carried))
 
     def spans(self, link: str) -> list[tuple[float, float]]:
         """From when to when it was cut, in seconds."""
@@ -117,23 +128,20 @@ def host_cells(carried: Carried) -> list[list[str]]:
     sums = carried.links.groupby("link", observed=True)["wire_bytes"].sum() if len(carried.links) else {}
     cells = []
     for host, address in carried.info.hosts.items():
-        region = host.rpartition("/")[0]
+        region = region_of(host)
         sent, received = (int(sums.get(link, 0)) for link in (f"{host}>{region}", f"{region}>{host}"))
         ends = [_ended(carried.info, name) for name in carried.info.statuses if f"{name}.".startswith(f"{host}.")]
-        cells.append([host.replace("/", "-"), address, size(sent), size(received), ", ".join(ends) or NONE])
+        cells.append([label(host), address, size(sent), size(received), "; ".join(ends) or NONE])
     return cells
 
 
 def _ended(info: ProgramInfo, name: str) -> str:
-    status = info.statuses[name]
-    return "service" if name in info.services and status else str(status)
+    return f"{info.statuses[name]}, told to" if name in info.told else str(info.statuses[name])
 
 
 def sentence(info: ProgramInfo) -> str:
     """What ran, how long, and how it ended."""
-    failed = [name for name, status in info.statuses.items() if status and name not in info.services]
-    ended = f"failed on {', '.join(failed)}" if failed else "ended well on all hosts"
+    ended = f"failed on {', '.join(map(label, info.failed))}" if info.failed else "ended well on all hosts"
     if info.error:
         ended = f"was ended: {info.error}"
-    what = "The prompt" if info.title == "shell" and not info.programs else f"`{info.title}`"
-    return f"{what} on {len(info.hosts)} hosts took {duration(info.took_s)} and {ended}."
+    return f"{info.title} on {len(info.hosts)} hosts took {duration(info.took_s)} and {ended}."

@@ -13,6 +13,7 @@ from testbed.report.numbers.wording import number
 from testbed.report.page.html import data_uri, gate_facts, render
 from testbed.report.pictures.carried import draw
 from testbed.report.pictures.style import png
+from testbed.wan.plan import label
 
 TEMPLATE = "program.html.j2"
 SUMMARY, PICTURE, PAGE = "summary.md", "links.png", "report.html"
@@ -75,8 +76,8 @@ def page(carried: Carried, picture: bytes) -> str:
         cells=link_cells(carried),
         host_heads=HOST_HEADS,
         host_cells=host_cells(carried),
-        marks=[[number(mark.time_s), mark.node.replace("/", "-"), mark.text] for mark in carried.marks],
-        programs=[[name, shlex.join(words)] for name, words in info.programs.items()],
+        marks=[[number(mark.time_s), label(mark.node), mark.text] for mark in carried.marks],
+        programs=[[label(name), shlex.join(words)] for name, words in info.programs.items()],
         prices=prices.sources(),
         picture=data_uri(picture) if picture else "",
         gate=gate_facts(info.gate),
@@ -88,4 +89,4 @@ def page(carried: Carried, picture: bytes) -> str:
 
 
 def _where(node: str) -> str:
-    return f" on {node.replace('/', '-')}" if node else ""
+    return f" on {label(node)}" if node else ""

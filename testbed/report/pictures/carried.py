@@ -43,9 +43,9 @@ def draw(carried: Carried) -> Sheet | None:
 
 def _panel(axes: Axes, carried: Carried, link: str, scale: float) -> None:
     """The rate as an area, what crossed as a line within it, cuts as bands."""
-    mbit, rate = carried.mbit(link), carried.rate(link)
+    mbit, (times, rate) = carried.mbit(link), carried.course(link)
     edges = np.arange(len(mbit) + 1) / scale
-    axes.stairs(rate, edges, fill=True, color=CAPACITY, lw=0, zorder=1)
+    axes.stairs(rate, np.append(times, max(times[-1], len(mbit))) / scale, fill=True, color=CAPACITY, lw=0, zorder=1)
     axes.stairs(mbit, edges, fill=True, color=SENT, alpha=0.35, lw=0, zorder=2)
     axes.stairs(mbit, edges, color=SENT, lw=1.1, zorder=3)
     for begin_s, end_s in carried.spans(link):

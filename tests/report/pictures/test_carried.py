@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
         *(LinkBytes(time_s=k + 1.0, link=LINK, interval_s=1.0, wire_bytes=FULL) for k in range(2)),
         Capacity(time_s=2.0, link=LINK, goodput_mbit=20.0),
         *(LinkBytes(time_s=k + 1.0, link=LINK, interval_s=1.0, wire_bytes=FULL // 5) for k in (2, 3)),
-        Cut(time_s=4.0, link=LINK),
+        Cut(time_s=4.5, link=LINK),
         Mark(time_s=4.5, node="us-west-1/h0", text="<b>lost</b> $x$ | y"),
         Cut(time_s=7.0, link=LINK, healed=True),
         LinkBytes(time_s=2.0, link="us-west-1/h0>us-west-1", interval_s=2.0, wire_bytes=2 * FULL),
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
         hosts={"us-west-1/h0": "10.1.0.2", "us-east-1/h0": "10.2.0.2"},
         took_s=10.0,
         statuses={"us-west-1/h0": 3, "us-east-1/h0": 143, "us-east-1/h0.2": 0},
-        services=["us-east-1/h0"],
+        told=["us-east-1/h0"],
         wan_bytes={LINK: 2 * FULL + 2 * (FULL // 5), OTHER: 0},
         wan_drops={LINK: 1234, OTHER: 0},
         gate={"skipped": True},
@@ -60,22 +60,22 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_tables_are_the_records(folder: Path) -> None:
     carried = read(folder)
-    assert carried.spans(LINK) == [(4.0, 7.0)]
-    assert np.allclose(carried.rate(LINK), [100, 100, 20, 20, 0, 0, 0, 20, 20, 20])
+    assert carried.spans(LINK) == [(4.5, 7.0)]
+    assert np.allclose(carried.rate(LINK), [100, 100, 20, 20, 10, 0, 0, 20, 20, 20])
     assert np.allclose(carried.mbit(LINK), [100, 100, 20, 20, 0, 0, 0, 0, 0, 0], rtol=1e-6)
     link = dict(zip(HEADS, link_cells(carried)[0], strict=True))
     assert link["mean goodput"] == "24.0 Mbit/s" and link["of its rate"] == "24.0 %"
     assert link["busy seconds"] == "4" and link["packets dropped"] == "1,234"
     hosts = [dict(zip(HOST_HEADS, cells, strict=True)) for cells in host_cells(carried)]
     assert [(host["sent"], host["received"]) for host in hosts] == [("26.1 MB", "0 B"), ("0 B", "26.1 MB")]
-    assert [host["ended with"] for host in hosts] == ["3", "service, 0"]
-    assert sentence(carried.info) == "`a <program>` on 2 hosts took 10.0 s and failed on us-west-1/h0."
+    assert [host["ended with"] for host in hosts] == ["3", "143, told to; 0"]
+    assert sentence(carried.info) == "a <program> on 2 hosts took 10.0 s and failed on us-west-1-h0."
 
 
 def test_a_cut_that_nobody_healed_lasts_to_the_end(folder: Path) -> None:
     carried = read(folder)
     del carried.cuts[-1]
-    assert carried.spans(LINK) == [(4.0, 10.0)]
+    assert carried.spans(LINK) == [(4.5, 10.0)]
 
 
 def test_the_picture_has_a_panel_for_each_link_that_carried_something(folder: Path) -> None:
