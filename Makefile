@@ -13,6 +13,7 @@ SCALE   ?=
 OUT     ?=
 RUN     ?=
 TRACE   ?=
+FAULT   ?=
 TORCH   ?= torch==2.13.0
 PYTHON  ?= python3
 
@@ -23,13 +24,14 @@ TESTBED := $(BIN)/testbed
 options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEMS)") $(if $(SEEDS),--seeds "$(SEEDS)") \
           $(if $(STEPS),--set training.steps=$(STEPS)) $(if $(PROFILE),--set topology.profile=$(PROFILE)) \
           $(if $(COMPUTE),--set compute.device=$(COMPUTE)) $(if $(SCALE),--scale $(SCALE)) \
-          $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)")
+          $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
+          $(if $(FAULT),--fault "$(FAULT)")
 
-.PHONY: reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-long reference-gpt reference-sensitivity reference-validation reference-scale reference-terngrad-scaling reference-papers reference-codecs docs wheel clean
+.PHONY: reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-faults reference-long reference-gpt reference-sensitivity reference-validation reference-scale reference-terngrad-scaling reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "variables: TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE JOBS SCALE OUT RUN TRACE (and TORCH, PYTHON for setup)"
+	@echo "variables: TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE JOBS SCALE OUT RUN TRACE FAULT (and TORCH, PYTHON for setup)"
 	@echo 'example:   make experiment TARGET=cifarnet SYSTEMS="baseline weightgrad" STEPS=50 OUT=/tmp/results'
 
 setup: $(VENV)/.ready  ## make the virtual environment (quick when nothing changed)
@@ -39,13 +41,13 @@ setup-dev: $(VENV)/.ready-dev
 # torch first, so that nothing else chooses its build; then the testbed with what emulation needs.
 $(VENV)/.ready: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[emulation]'
-	$(BIN)/python -c "import testbed.systems, testbed.codecs; testbed.codecs.warm_up()"  # compiles the kernels, once
+	$(BIN)/python -P -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -P -m pip install --quiet --disable-pip-version-check -e '.[emulation]'
+	$(BIN)/python -P -c "import testbed.systems, testbed.codecs; testbed.codecs.warm_up()"  # compiles the kernels, once
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[emulation,tensorboard,docs,dev]'
+	$(BIN)/python -P -m pip install --quiet --disable-pip-version-check -e '.[emulation,tensorboard,docs,dev]'
 	touch $@
 
 check: setup-dev  ## ruff, mypy, and the one-way dependencies
@@ -55,7 +57,7 @@ check: setup-dev  ## ruff, mypy, and the one-way dependencies
 	$(BIN)/lint-imports
 
 ON_ALL_CORES := -n logical --maxprocesses 8 --dist worksteal
-PYTEST       := $(BIN)/python -m pytest
+PYTEST       := $(BIN)/python -P -m pytest
 
 # Tests start many processes; without bytecode on disk each of them would compile the package anew.
 test test-fast test-rest: export PYTHONDONTWRITEBYTECODE :=
@@ -123,7 +125,7 @@ reference-reports: setup-dev  ## the reports of `make reference` and `reference-
 	$(call keep,build/reference/replay/cifarnet,cifarnet-outage)
 	$(call keep,build/reference/virtual/cifarnet,cifarnet-virtual)
 	$(if $(wildcard build/reference-gpt/gpt),$(call keep,build/reference-gpt/gpt,gpt))
-	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 # $(call begin,EXPERIMENT,FOLDER): run it into the folder, or go on with the run that is there.
 begin = if test -d $(2)/$(1); then $(TESTBED) run --resume $(2)/$(1)/* --quiet; else $(TESTBED) run $(1) --out $(2) --quiet; fi
@@ -136,7 +138,12 @@ reference-systems: setup-dev  ## every system, 200 steps, 3 seeds, into results/
 	$(call keep,build/reference-systems/systems,systems)
 	$(TESTBED) bytes build/reference-systems/systems/* > results/reference/systems/bytes.md
 	$(TESTBED) bytes build/reference-entropy/systems/* > results/reference/systems/bytes-entropy.md
-	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+
+reference-faults: setup-dev  ## five systems under eight faults, into results/reference/faults: hours; goes on where it was stopped
+	$(call begin,faults,build/reference-faults)
+	mkdir -p results/reference/faults
+	cd build/reference-faults/faults/*/ && cp series.json summary.csv summary.md series.png $(CURDIR)/results/reference/faults/
 
 reference-tuned: setup-dev  ## the same, each system tuned alike first, into results/reference/systems-tuned: hours, goes on as well
 	$(TESTBED) tune systems --trials 8 --seeds 100 --out build/tune-systems --to experiments/systems-tuned.toml
@@ -163,14 +170,14 @@ reference-sensitivity: setup-dev  ## the map of speedups over network, device an
 
 reference-validation: setup-dev  ## predictions beside what others measured, into results/reference/validation: seconds
 	$(BIN)/python benchmarks/validation.py --out results/reference/validation
-	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 reference-scale: setup-dev  ## what a message costs to simulate, from 2 workers to 10,000, into results/reference/scale; on an idle machine
 	$(BIN)/python benchmarks/scale.py --out results/reference/scale
 
 reference-terngrad-scaling: setup-dev  ## TernGrad's figure 5, 4 to 512 GPUs, into results/reference/terngrad-scaling: a minute
 	$(BIN)/python benchmarks/terngrad_scaling.py --out results/reference/terngrad-scaling
-	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 PAPERS := threshold-nin lenet-terngrad cifarnet-terngrad mqgrad-12 mqgrad-18 isgq vggnet alexnet alexnet-imagenet
 
@@ -181,20 +188,20 @@ reference-papers: setup-dev  ## the papers' other experiments at their default s
 	    mkdir -p results/reference/papers/$$target; \
 	    (cd build/reference-papers/$$target/* && cp summary.* *.png $(CURDIR)/results/reference/papers/$$target/); \
 	done
-	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 reference-codecs: setup-dev  ## every codec's speed against a copy, into results/reference/codecs; on an idle machine
 	mkdir -p results/reference/codecs
 	cd results/reference/codecs && $(CURDIR)/$(TESTBED) bench codecs --sizes 1M,10M,60M --json codecs.json --plot codecs.png > codecs.md
-	$(BIN)/python -m pytest -q tests/test_reference.py --rewrite-golden
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 # Without what an earlier build left: setuptools would put that in, too.
 wheel: setup-dev  ## build the wheel in build/dist, to install anywhere: experiments, profiles and traces are in it
 	rm -rf build/lib build/bdist.*
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/dist .
+	$(BIN)/python -P -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/dist .
 
 docs: setup-dev  ## build the documentation's site in build/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -P -m mkdocs build --strict
 
 clean:  ## delete what killed runs left, caches and the virtual environment; results stay
 	test ! -x $(TESTBED) || $(TESTBED) clean

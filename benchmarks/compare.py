@@ -90,7 +90,9 @@ def main() -> None:
         if not folder.exists():
             write_run(folder, options.systems, options.seeds, options.steps)
         began_s = time.perf_counter()
-        done = subprocess.run([sys.executable, "-m", "testbed", "compare", folder, "--over", "system-1"], check=True)
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "testbed", "compare", folder, "--over", "system-1"], check=True
+        )
         took_s = time.perf_counter() - began_s
     peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(f"{options.systems} systems x {options.seeds} seeds x {options.steps:,} steps:", end=" ")

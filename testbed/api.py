@@ -148,6 +148,7 @@ def run(
     scale: str = "",
     fabric: str = "",
     trace: str = "",
+    faults: Sequence[str | Mapping[str, Any]] = (),
     plugins: Sequence[str | Path] = (),
     device: str = "cpu",
     jobs: int | None = None,
@@ -168,6 +169,8 @@ def run(
     fabric : "mininet" emulates the network, "virtual" simulates it, "auto" emulates where this machine can; default:
         the experiment's
     trace : a bandwidth trace for the WAN to follow, by its name or path
+    faults : what goes wrong on purpose, besides the experiment's own: sentences such as "partition us-west-1 at 20s for
+        30s", or tables of `[[faults]]`
     plugins : files or modules with systems, models, data sets or others of your own
     device : where the math runs: "cpu" or "cuda"
     jobs : systems and seeds at once, on the virtual fabric with a modelled device; default: one a core
@@ -201,7 +204,7 @@ def run(
     if not gate:
         changes["run.gate"] = False
     asked = [*map(str, plugins), *([own.file] if own.file else [])]
-    points = load_experiment(experiment, changes, scale, systems, seeds, asked)
+    points = load_experiment(experiment, changes, scale, systems, seeds, asked, faults)
     wishes = Wishes(
         target=name or _name_of(experiment, points),
         device=device,
@@ -255,7 +258,7 @@ def compare(
 
 def _read(path: str | Path) -> Run:
     found = reader.load(path)
-    return Run(found.folder, found.info, found.results, found.missing)
+    return Run(found.folder, found.info, found.results, found.lacks)
 
 
 def _own_definitions() -> plugin.Interactive:

@@ -7,7 +7,10 @@ link or role and says what to do.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+LISTED = 64  # names, in a line
+COMPARED = 1_000  # names, or letters of one, that are compared
 
 
 class TestbedError(Exception):
@@ -56,9 +59,22 @@ class CodecError(TestbedError):
     """A tensor that cannot be encoded (NaN, infinity) or a message that cannot be decoded; names the layer."""
 
 
+def of_file(error: OSError, place: object = None) -> str:
+    """What the system says of a file, in one line that names it; else `place`, where it must be."""
+    named = place if error.filename is None else error.filename
+    said = error.strerror or str(error)
+    return said if named is None else f"{named}: {said}"
+
+
 def nearest(found: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'? known: a, b, x" (the question only when something is near)."""
     names = sorted(known)
-    close = difflib.get_close_matches(found, names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(found[:COMPARED], names[:COMPARED], n=1, cutoff=0.6)
     question = f"; did you mean '{close[0]}'?" if close else ""
-    return f"{question} known: {', '.join(names)}" if question else f"; known: {', '.join(names)}"
+    return f"{question} known: {listed(names)}" if question else f"; known: {listed(names)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The names, the first of them where they are many: what a file holds may be without end, and a line is not."""
+    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
 from small_runs import network, quadratic_task
 
+from testbed.experiment.load import read_faults
 from testbed.fabrics.virtual import VirtualFabric
+from testbed.faults import Schedule
 from testbed.message import Message
 from testbed.record.events import Event
 from testbed.roles.compute import compute_model
@@ -55,11 +58,19 @@ async def _nothing(node: Node) -> None:
 
 
 def play(
-    roles: dict[str, Play], stops: tuple[int, ...] = (1,), device: str = "m60", trace: Trace | None = None
+    roles: dict[str, Play],
+    stops: tuple[int, ...] = (1,),
+    device: str = "m60",
+    trace: Trace | None = None,
+    faults: Sequence[str] = (),
+    patience_s: float = inf,
 ) -> tuple[list[Event], float]:
     """Play scripted roles; returns the events and the clock at the end."""
     plan = NetworkPlan(ROLES.all, PROFILE)
-    fabric = VirtualFabric(plan, compute_model(device), lambda name, seed: Scripted(roles), trace=trace)
+    schedule = Schedule(trace, read_faults(list(faults), "test"), plan.wan, ROLES.all)
+    fabric = VirtualFabric(
+        plan, compute_model(device), lambda name, seed: Scripted(roles), 1.0, schedule, None, patience_s
+    )
     events: list[Event] = []
     fabric.record = events.append
     fabric.begin("scripted", 0, Path(), 0.0, None)

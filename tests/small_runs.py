@@ -13,6 +13,7 @@ import torch
 from testbed.experiment import load as experiment_file
 from testbed.experiment.schema import Experiment
 from testbed.fabrics.virtual import VirtualFabric
+from testbed.faults import Schedule
 from testbed.harness import session
 from testbed.layout import Layout
 from testbed.record.events import Event
@@ -54,15 +55,18 @@ def each_system(names: Iterable[str], *quick: str) -> list[Any]:
     return [name if name in quick else pytest.param(name, marks=slow) for name in sorted(names)]
 
 
-def plain(**parts: Mapping[str, Any]) -> dict[str, Any]:
-    """`PLAIN` with some keys of its tables changed (`systems` replaced)."""
-    data = {name: dict(table) for name, table in PLAIN.items()}
+def plain(**parts: Any) -> dict[str, Any]:
+    """`PLAIN` with some keys of its tables changed (`systems`, and what is no table, replaced)."""
+    data: dict[str, Any] = {name: dict(table) for name, table in PLAIN.items()}
     for name, table in parts.items():
-        data[name] = dict(table) if name == "systems" else {**data.get(name, {}), **table}
+        if isinstance(table, Mapping):
+            data[name] = dict(table) if name == "systems" else {**data.get(name, {}), **table}
+        else:
+            data[name] = table
     return data
 
 
-def experiment(**parts: Mapping[str, Any]) -> Experiment:
+def experiment(**parts: Any) -> Experiment:
     return experiment_file.from_dict(plain(**parts), "test.toml")
 
 
@@ -157,11 +161,13 @@ def play(
     stops: Sequence[int] = (),
     device: str = "m60",
     between: Callable[[Mapping[str, Any]], None] = lambda states: None,
+    faults: Sequence[str] = (),
 ) -> Played:
     """Play all steps of `task` on the virtual fabric, stopping at `stops`, where `between` sees the states."""
     made = SYSTEMS[system](task, SYSTEMS[system].options_type(**(options or {})))
     plan = NetworkPlan(task.roles.all, profile)
-    fabric = VirtualFabric(plan, compute_model(device), lambda name, seed: made)
+    schedule = Schedule(None, experiment_file.read_faults(list(faults), "test"), plan.wan, task.roles.all)
+    fabric = VirtualFabric(plan, compute_model(device), lambda name, seed: made, schedule=schedule)
     played = Played(made, fabric.states(Path()), [], 0.0)
     fabric.record = played.events.append
     fabric.begin(system, task.seed, Path(), 0.0, None)

@@ -10,7 +10,7 @@ from testbed.cli.options import Commands
 
 def add(commands: Commands) -> None:
     """Add the sub-command."""
-    text = "delete what killed runs have left: half-written checkpoints, empty folders"
+    text = "delete what killed runs have left: half-written checkpoints, empty folders; runs that go on are left alone"
     clean = commands.add("clean", _clean, text, "example: testbed clean --out /data/results")
     clean.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where records are (results)")
 
@@ -18,6 +18,9 @@ def add(commands: Commands) -> None:
 def _clean(options: argparse.Namespace) -> int:
     from testbed.harness.checkpoint import sweep
 
-    for path in sweep(options.out):
+    deleted, going_on = sweep(options.out)
+    for path in deleted:
         print(f"deleted {path}")
+    for run in going_on:
+        print(f"skipped {run}: this run is still going on")
     return 0

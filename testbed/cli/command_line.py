@@ -6,9 +6,13 @@ Exit codes: 0 fine, 1 the run failed or was stopped, 2 the input is wrong.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from io import TextIOWrapper
+from typing import TextIO
 
 from testbed import __version__
 from testbed.cli import (
@@ -32,9 +36,10 @@ from testbed.cli import (
 )
 from testbed.cli.options import Commands
 from testbed.emulation.sandbox import find_administrators_tools
-from testbed.errors import TestbedError
+from testbed.errors import InputError, TestbedError, of_file
 
 DESCRIPTION = "Train one model across emulated data centers and compare geo-distributed training systems."
+OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no fault of what was asked for
 COMMANDS = (
     run,
     exec,
@@ -57,22 +62,67 @@ COMMANDS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    options = parsed(list(sys.argv[1:] if argv is None else argv))
-    find_administrators_tools()
+    """Run the command line; returns the exit code. Whatever ends it is one line on standard error."""
+    _write_whatever_comes()
+    given = list(sys.argv[1:] if argv is None else argv)
     try:
-        return options.command(options)
+        check_words(given)
+        options = parsed(given)
+        find_administrators_tools()
+        code = options.command(options)
+        sys.stdout.flush()
+        return code
     except TestbedError as error:
         if not error.told:
-            print(f"testbed: error: {error}", file=sys.stderr)
+            _say(f"error: {error}")
             _log_notes(error)
         return error.exit_code
     except KeyboardInterrupt:
-        print("testbed: stopped", file=sys.stderr)
+        _say("stopped")
         return 1
     except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop(sys.stdout)
         return 1
+    except OSError as error:
+        _drop(sys.stdout)
+        no_room = error.errno in OUT_OF_ROOM
+        _say(
+            f"error: {of_file(error, 'standard output' if no_room else None)}"
+        )  # files are named where they are written
+        return 1 if no_room else 2
+    except SystemExit:  # of --help
+        _drop(sys.stdout)
+        raise
+
+
+def check_words(given: Sequence[str]) -> None:
+    """Raise InputError where a word of the command line is no text, which no record could hold."""
+    for word in given:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            shown = word.encode(errors="surrogateescape")
+            raise InputError(f"{shown!r}: not {sys.getfilesystemencoding()}; rename it, or change LC_ALL") from None
+
+
+def _write_whatever_comes() -> None:
+    """Let text that the terminal's encoding lacks appear in escapes, rather than end what goes on."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # nobody can be told
+        print(f"testbed: {line}", file=sys.stderr)
+
+
+def _drop(stream: TextIO) -> None:
+    """Let a stream to which nothing more can be written lead nowhere, so that its end is no error."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def parsed(given: Sequence[str]) -> argparse.Namespace:
@@ -89,8 +139,9 @@ def parsed(given: Sequence[str]) -> argparse.Namespace:
 
 def _log_notes(error: TestbedError) -> None:
     """A role's traceback goes to the log on standard error, below the one line."""
-    for note in getattr(error, "__notes__", ()):
-        print(note, file=sys.stderr)
+    with suppress(OSError):
+        for note in getattr(error, "__notes__", ()):
+            print(note, file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:

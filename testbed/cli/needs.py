@@ -1,7 +1,8 @@
 """What this machine can run, need by need, and what to do about what it lacks.
 
 Nothing is taken on trust: namespaces are made, qdiscs set, packages imported, the delay line compiled. What may be
-slow or hang happens in a process of its own with a time limit, all of them at once.
+slow or hang happens in a process of its own with a time limit, as many at once as there are cores: on a busy machine
+an import takes many times what it takes on an idle one. What did not answer in time is not known, and not missing.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from rich.text import Text
 from testbed.emulation import sandbox
 from testbed.errors import NetworkError
 from testbed.fabrics.emulated import NEEDED
+from testbed.interpreter import PYTHON
 
-TIMEOUT_S = 15.0  # of a probe in a process of its own
+TIMEOUT_S = 60.0  # of a probe in a process of its own; the longest, torch, takes two seconds on an idle machine
 OLDEST_PYTHON = (3, 11)
 DISK_GB = 1.0  # for the records and the compiled kernels
 MEMORY_GB = 3.0  # eleven roles in processes of their own, as in experiments/cifarnet.toml
@@ -37,7 +39,8 @@ TITLES = {"ray": "Ray", "mininet": "Mininet", "zmq": "ZeroMQ"}
 class Finding(msgspec.Struct, frozen=True):
     """One need: whether it is met, what was found, and what to do where it is not.
 
-    `needed_by` names the fabrics that cannot run without it; none for what is optional.
+    `needed_by` names the fabrics that cannot run without it; none for what is optional. `known` is false where it could
+    not be found out in time.
     """
 
     need: str
@@ -45,16 +48,17 @@ class Finding(msgspec.Struct, frozen=True):
     found: str
     advice: str = ""
     needed_by: tuple[str, ...] = EMULATION
+    known: bool = True
 
 
 def examine() -> list[Finding]:
-    """Look at every need; takes a few seconds, and never more than the slowest probe's limit."""
+    """Look at every need; takes a few seconds, each probe never more than its limit."""
     probes: list[Callable[[], Finding | list[Finding]]] = [
         *(_python, _iproute2, _unshare, _emulation, _realtime, _iperf3),
         *(lambda name=name: _package(name) for name in NEEDED),
         *(_learning, _tensorboard, _disk, _memory),
     ]
-    with ThreadPoolExecutor(len(probes)) as executor:
+    with ThreadPoolExecutor(max(2, len(os.sched_getaffinity(0)))) as executor:
         answers = executor.map(lambda probe: probe(), probes)
     return [finding for answer in answers for finding in (answer if isinstance(answer, list) else [answer])]
 
@@ -75,6 +79,7 @@ def report(as_json: bool) -> int:
     width = max(len(each.need) for each in findings)
     for each in findings:
         state, style = ("works  ", "green") if each.works else ("missing", "red" if each.needed_by else "yellow")
+        state = state if each.known else "unknown"
         optional = "" if each.works or each.needed_by else "optional"
         advice = "" if each.works else each.advice
         about = "; ".join(filter(None, (optional, each.found, advice)))
@@ -86,8 +91,10 @@ def report(as_json: bool) -> int:
 def _verdict(findings: Sequence[Finding], fabrics: Sequence[str]) -> str:
     said = f"A run is possible on: {', '.join(fabrics)}." if fabrics else "No run is possible here."
     for fabric in BOTH:
-        lacking = [each.need for each in findings if fabric in each.needed_by and not each.works]
+        lacking = [each.need for each in findings if fabric in each.needed_by and not each.works and each.known]
         said += f" The {fabric} fabric lacks: {', '.join(lacking)}." if lacking else ""
+    if unknown := [each.need for each in findings if not each.known]:
+        said += f" Not known, because this machine was too busy: {', '.join(unknown)}; ask again."
     return said
 
 
@@ -110,6 +117,8 @@ def _tools(need: str, tools: Sequence[str], version: Sequence[str], install: str
         return Finding(need, False, f"{', '.join(missing)} not found", f"install it, e.g. {install}")
     try:
         return Finding(need, True, _said(version).splitlines()[0])
+    except _TooSlow as error:
+        return Finding(need, False, f"{tools[0]}: {error}", known=False)
     except _Failed as error:
         return Finding(need, False, f"{tools[0]}: {error}", f"install it again, e.g. {install}")
 
@@ -170,6 +179,8 @@ def _package(name: str) -> Finding:
     need = TITLES.get(name, name)
     try:
         version = _python_says("-c", f"import {name}; print(getattr({name}, '__version__', 'installed'))")
+    except _TooSlow as error:
+        return Finding(need, False, str(error), known=False)
     except _Failed as error:
         return Finding(need, False, str(error), EXTRA)
     return Finding(need, True, version)
@@ -179,6 +190,8 @@ def _learning() -> list[Finding]:
     """torch, the GPU and the data sets, which need torch to be asked for."""
     try:
         found = json.loads(_python_says("-c", "from testbed.cli import needs; needs.tell_learning()"))
+    except _TooSlow as error:
+        return [Finding("torch", False, str(error), needed_by=BOTH, known=False)]
     except _Failed as error:
         return [Finding("torch", False, str(error), "run `make setup`, or pip install torch", BOTH)]
     gpu, where = found["gpu"], found["folder"]
@@ -251,8 +264,12 @@ class _Failed(Exception):
     """A probe in a process of its own failed; the message is the last line it said."""
 
 
+class _TooSlow(_Failed):
+    """It did not end in time."""
+
+
 def _python_says(*arguments: str) -> str:
-    return _said([sys.executable, *arguments])
+    return _said([*PYTHON, *arguments])
 
 
 def _said(command: Sequence[str]) -> str:
@@ -260,7 +277,7 @@ def _said(command: Sequence[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise _Failed(f"no answer within {TIMEOUT_S:g} s") from None
+        raise _TooSlow(f"no answer within {TIMEOUT_S:g} s") from None
     if done.returncode:
         raise _Failed((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
     return (done.stdout or done.stderr).strip()

@@ -9,9 +9,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from testbed import interpreter
+from testbed.cli.options import add_faults, faults
 from testbed.errors import InputError
 
 if TYPE_CHECKING:
+    from testbed.faults import Schedule
     from testbed.programs.wan import Asked
     from testbed.wan.plan import NetworkPlan
 
@@ -21,6 +24,7 @@ def add_network(parser: argparse.ArgumentParser, kind: str) -> None:
     parser.add_argument("profile", help="a profile's name, or a TOML file")
     parser.add_argument("--hosts", required=True, metavar="REGION=N,...", help="how many hosts in which regions")
     parser.add_argument("--trace", metavar="FILE", help="bandwidth trace that the WAN follows from the start")
+    add_faults(parser)
     parser.add_argument("--dilation", type=float, default=1.0, metavar="K", help="make all links K times slower (1)")
     parser.add_argument("--no-gate", action="store_true", help="do not measure the network before")
     parser.add_argument(
@@ -62,9 +66,8 @@ def in_sandbox(
     from testbed.files import new_folder
     from testbed.programs import publish
     from testbed.programs.wan import Asked
-    from testbed.wan import trace as traces
 
-    trace = traces.load(traces.find(options.trace), plan.regions) if options.trace else None
+    schedule = _schedule(options, plan)
     if options.out is not None and options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
         raise InputError(f"{options.out} is there and no empty folder; name another one with --out")
     line = [kind, *_arguments(options), *words]
@@ -74,7 +77,7 @@ def in_sandbox(
         ports = publish.listen(options.publish, plan)
         descriptors = [each.listener.fileno() for each in ports]
         listening = ["--listening", ",".join(map(str, descriptors))] if descriptors else []
-        found = [sys.executable, "-m", "testbed", kind, *listening, *line[1:]]
+        found = interpreter.testbed(kind, *listening, *line[1:])
         return sandbox.run(found, descriptors=descriptors)
     if options.listening:
         ports = publish.inherited(options.publish, [int(word) for word in options.listening.split(",")], plan)
@@ -82,9 +85,23 @@ def in_sandbox(
         ports = publish.listen(options.publish, plan)
     folder = options.out or new_folder(Path("results", kind), f"{datetime.now():%Y%m%d-%H%M%S}")
     try:
-        return work(Asked(plan, trace, options.dilation, not options.no_gate, ports, line), folder)
+        return work(Asked(plan, schedule, options.dilation, not options.no_gate, ports, line), folder)
     finally:
         _report(folder)
+
+
+def _schedule(options: argparse.Namespace, plan: NetworkPlan) -> Schedule | None:
+    """What the WAN does meanwhile; None where it stays as it is."""
+    from testbed.experiment.load import read_faults
+    from testbed.faults import Schedule
+    from testbed.wan import trace as traces
+
+    trace = traces.load(traces.find(options.trace), plan.regions) if options.trace else None
+    found = read_faults(faults(options), "--fault")
+    for fault in found:
+        if fault.pace != 1.0:
+            raise InputError(f"--fault: {fault.about}: programs are not slowed or stopped here; name a fault of links")
+    return Schedule(trace, found, plan.wan) if trace or found else None
 
 
 def say(line: str) -> None:
@@ -108,6 +125,10 @@ def _arguments(options: argparse.Namespace) -> list[str]:
     found: list[object] = [options.profile, "--hosts", options.hosts]
     found += ["--dilation", options.dilation] if options.dilation != 1 else []
     found += ["--trace", options.trace] if options.trace else []
+    for fault in options.fault:
+        found += ["--fault", fault]
+    for path in options.faults:
+        found += ["--faults", path]
     found += ["--no-gate"] if options.no_gate else []
     found += ["--out", options.out] if options.out else []
     for port in options.publish:

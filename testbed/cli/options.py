@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from testbed.errors import InputError
@@ -69,6 +70,22 @@ def add_experiment(parser: argparse.ArgumentParser, needed: bool = True) -> None
     parser.add_argument("--scale", default="", help="take the file's [scale.NAME], e.g. paper")
 
 
+FAULT_HELP = 'e.g. "partition us-west-1 at 20s for 30s" or "slow */w0 factor=3 at 0s" (docs/faults.md); may be repeated'
+
+
+def add_faults(parser: argparse.ArgumentParser) -> None:
+    """Declare what goes wrong on purpose: --fault and --faults."""
+    parser.add_argument("--fault", action="append", default=[], metavar="SENTENCE", help=FAULT_HELP)
+    parser.add_argument("--faults", action="append", default=[], type=Path, metavar="FILE", help="TOML with [[faults]]")
+
+
+def faults(options: argparse.Namespace) -> list[Any]:
+    """What the options of `add_faults` name, as `load` takes it."""
+    from testbed.experiment import load
+
+    return [each for path in options.faults for each in load.faults_in(path)] + options.fault
+
+
 def points(
     options: argparse.Namespace, changes: Mapping[str, Any] | None = None, seeds: Sequence[int] = ()
 ) -> list[Point]:
@@ -76,7 +93,8 @@ def points(
     from testbed.experiment import load
 
     asked = {**load.parse_changes(options.settings), **(changes or {})}
-    return load.load(options.file, asked, options.scale, options.systems, seeds, options.plugin)
+    more = faults(options) if hasattr(options, "faults") else ()
+    return load.load(options.file, asked, options.scale, options.systems, seeds, options.plugin, more)
 
 
 def one(options: argparse.Namespace) -> Experiment:

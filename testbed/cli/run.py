@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from testbed.cli.options import Commands, add_experiment, count, names, numbers, points
+from testbed.cli.options import Commands, add_experiment, add_faults, count, names, numbers, points
 from testbed.errors import InputError
 
 RUN_EXAMPLES = """\
@@ -32,6 +32,7 @@ def add(commands: Commands) -> None:
     )
     run.add_argument("--seeds", type=numbers, default=(), metavar="0,1", help="run each system with these seeds")
     run.add_argument("--trace", metavar="CSV", help="let the WAN's capacity follow a trace, see topologies/traces/")
+    add_faults(run)
     run.add_argument(
         "--timing-only",
         action="store_true",
@@ -116,6 +117,8 @@ def _refuse_beside_resume(options: argparse.Namespace) -> None:
         "--plugin": options.plugin,
         "--scale": options.scale,
         "--trace": options.trace,
+        "--fault": options.fault,
+        "--faults": options.faults,
         "--no-gate": options.no_gate,
         "--device": options.device != "cpu",
         "--out": options.out != Path("results"),

@@ -110,6 +110,11 @@ class LevelSum(VectorCodec):
             np.add(total.raised, part.raised, out=total.raised)
         return _at_least_one(total)
 
+    def completed(self, levels: Levels) -> Levels:
+        """The sum as if those whose messages are not in it had sent zeros."""
+        missing = self.workers - levels.count
+        return replace(levels, count=self.workers, raised=levels.raised + self._dtype(missing)) if missing else levels
+
     def _accumulate(self, total: Levels | None, count: int, scales: np.ndarray, floats: np.ndarray) -> Levels:
         """Count `count` messages more and add their float layers; the levels are for the caller to add."""
         if total is None:

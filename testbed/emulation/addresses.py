@@ -6,6 +6,7 @@ wires have "w<i>-<j>" where router i's "wan<j>" ends. In a region with a cap it 
 "wan<j>"; its "router" and the router's "border" are a /30 in 192.168.0.0/16.
 
 The commands are lines for `ip -batch`; neighbours and routes are written down, so that nothing has to be asked for.
+Those through an interface name it, so that they can be put back where it was down (`restoring`).
 """
 
 from __future__ import annotations
@@ -51,19 +52,19 @@ def host_commands(plan: NetworkPlan, i: int, k: int) -> list[str]:
     the queue: the link is full, and no message waits for a loss to be repaired, an accident that would come at
     another step in every run. Where several connections share a link they overflow it as anywhere.
     """
-    gateway = f"via 10.{i + 1}.{k}.1"
+    gateway = f"via 10.{i + 1}.{k}.1 dev eth0"
     impaired = any(link.impaired for link in plan.wan.values())  # then packets get lost one by one, not 64 KB at once
     lines = [
         f"link set eth0 gso_max_segs {1 if impaired else links.lan_segments(plan.profile.lan)}",
         f"addr add {host_address(i, k)}/30 dev eth0",
         "link set eth0 up",
         f"neigh replace 10.{i + 1}.{k}.1 lladdr {mac(i, k, 1)} dev eth0 nud permanent",
-        f"route add {region_network(i)} {gateway} window {links.LAN_WINDOW_BYTES}",
+        f"route replace {region_network(i)} {gateway} window {links.LAN_WINDOW_BYTES}",
     ]
     for j, other in enumerate(plan.regions):
         if j != i:
             window = links.wan_window_bytes(plan.wan[other, plan.regions[i]])
-            lines.append(f"route add {region_network(j)} {gateway} window {window}")
+            lines.append(f"route replace {region_network(j)} {gateway} window {window}")
     return lines
 
 
@@ -87,7 +88,7 @@ def wan_commands(i: int, others: Sequence[int]) -> list[str]:
             f"addr add {_wan_address(i, j)}/30 dev wan{j}",
             f"link set wan{j} up",
             f"neigh replace {_wan_address(j, i)} lladdr {wan_mac(j, i)} dev wan{j} nud permanent",
-            f"route add {region_network(j)} via {_wan_address(j, i)}",
+            heal_command(i, j),
         ]
     return lines
 
@@ -98,8 +99,8 @@ def cut_command(i: int, j: int) -> str:
 
 
 def heal_command(i: int, j: int) -> str:
-    """The opposite: the route of `wan_commands` again."""
-    return f"route replace {region_network(j)} via {_wan_address(j, i)}"
+    """The opposite: what is for region j takes its link."""
+    return f"route replace {region_network(j)} via {_wan_address(j, i)} dev wan{j}"
 
 
 def to_border_commands(i: int, others: Sequence[int]) -> list[str]:
@@ -108,7 +109,7 @@ def to_border_commands(i: int, others: Sequence[int]) -> list[str]:
         f"addr add 192.168.{i}.1/30 dev border",
         "link set border up",
         f"neigh replace 192.168.{i}.2 lladdr {outer_mac(i)} dev border nud permanent",
-        *(f"route add {region_network(j)} via 192.168.{i}.2" for j in others),
+        *(f"route replace {region_network(j)} via 192.168.{i}.2 dev border" for j in others),
     ]
 
 
@@ -118,8 +119,14 @@ def to_router_commands(i: int) -> list[str]:
         f"addr add 192.168.{i}.2/30 dev router",
         "link set router up",
         f"neigh replace 192.168.{i}.1 lladdr {inner_mac(i)} dev router nud permanent",
-        f"route add {region_network(i)} via 192.168.{i}.1",
+        f"route replace {region_network(i)} via 192.168.{i}.1 dev router",
     ]
+
+
+def restoring(commands: Sequence[str], interface: str) -> list[str]:
+    """Those of a node's commands that put back what the kernel forgot when `interface` went down."""
+    forgotten = [line for line in commands if line.startswith(("neigh ", "route "))]
+    return [line for line in forgotten if f" dev {interface} " in f"{line} "]
 
 
 def _wan_address(i: int, j: int) -> str:

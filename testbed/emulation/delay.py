@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from testbed.emulation import links, netns
+from testbed.emulation import links, netns, processes
 from testbed.errors import InputError, NetworkError
 from testbed.wan.profile import Link
 
@@ -73,6 +73,9 @@ class DelayStage(Protocol):
 
     def report(self) -> dict[str, Any]:
         """Frames lost, and how late frames left, for the run's record; see the classes."""
+
+    def watch(self) -> None:
+        """Raise NetworkError where nothing is carried any more; quick enough to be asked all the time."""
 
     def close(self) -> None:
         """Stop carrying; safe to call twice."""
@@ -138,6 +141,9 @@ class Netem:
         drops = sum(netem.drops for netem in self._namespace.netems().values())
         return {"mechanism": self.mechanism, "drops": drops}
 
+    def watch(self) -> None:
+        """The kernel carries as long as it runs."""
+
     def close(self) -> None:
         wires, self._wires = self._wires, {}
         if wires:
@@ -199,8 +205,14 @@ class DelayLine:
         sums = {key: sum(path[key] for path in paths) for key in ("frames", "drops")}
         return {"mechanism": self.mechanism, **answer, **sums}
 
+    def watch(self) -> None:
+        if processes.ailment(self._process.pid):
+            raise self._ailing()
+
     def close(self) -> None:
         process = self._process
+        if processes.ailment(process.pid):
+            process.kill()  # one that is stopped would not notice the end of its input
         for stream in (process.stdin, process.stdout, process.stderr):
             with suppress(OSError):  # what a dead process left unread
                 if stream:
@@ -212,6 +224,7 @@ class DelayLine:
             process.wait()
 
     def _ask(self) -> dict[str, Any]:
+        self.watch()
         self._tell("report")
         return self._answer()
 
@@ -221,18 +234,20 @@ class DelayLine:
             self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()
         except (OSError, ValueError):
-            raise self._dead() from None
+            raise self._ailing() from None
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout
         ready, _, _ = select.select([self._process.stdout], [], [], ANSWER_TIMEOUT_S)
         line = self._process.stdout.readline() if ready else b""
         if not line:
-            raise self._dead()
+            raise self._ailing()
         return json.loads(line)
 
-    def _dead(self) -> NetworkError:
+    def _ailing(self) -> NetworkError:
         code = self._process.poll()
+        if code is None and processes.ailment(self._process.pid):
+            return NetworkError("the delay line's process is stopped; nothing crosses the WAN")
         if code is None:
             return NetworkError(
                 f"the delay line has not answered within {ANSWER_TIMEOUT_S:g} s; nothing crosses the WAN"

@@ -1,16 +1,18 @@
 """Process 1 of a sandbox: prepares the namespaces, runs one command, reaps orphans, passes signals on.
 
-Run as a script by an isolated interpreter, `init.py CONTROL COMMAND...`; it imports nothing but the standard
-library. CONTROL is the descriptor of a pipe from the supervisor outside: each byte is the number of a signal for
-the command, its end means that the supervisor is gone. When this process ends, the kernel kills whatever still
-runs in the sandbox and removes its namespaces.
+Run as a script by an isolated interpreter, `init.py CONTROL WITNESS ERRORS COMMAND...`; it imports nothing but the
+standard library. Its first three arguments are descriptors. CONTROL is a pipe from the supervisor outside: each byte is
+the number of a signal for the command, its end means that the supervisor is gone. WITNESS is a pipe to the supervisor:
+an empty line when this process begins, and one of JSON when it ends, with the name and the signal of each process that
+a signal has ended, the command's own name being "". ERRORS is where standard error goes. When this process ends, the
+kernel kills whatever still runs in the sandbox and removes its namespaces.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
+import json
 import os
 import select
 import signal
@@ -19,14 +21,21 @@ import struct
 import sys
 
 SIOCSIFFLAGS, IFF_UP = 0x8914, 0x1
+STDERR = 2
 CANNOT_PREPARE, CANNOT_RUN = 125, 127  # exit statuses, as env(1) and timeout(1) use them
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
     """Run the command given in the arguments; exit as it does, with 128 + n where signal n ended it."""
-    control, command = int(sys.argv[1]), sys.argv[2:]
-    os.set_inheritable(control, False)
+    control, witness, errors = map(int, sys.argv[1:4])
+    command = sys.argv[4:]
+    os.dup2(errors, STDERR)
+    if errors > STDERR:
+        os.close(errors)
+    for descriptor in (control, witness):
+        os.set_inheritable(descriptor, False)
+    os.write(witness, b"\n")
     try:
         _prepare()
     except OSError as error:
@@ -39,6 +48,7 @@ def main() -> None:
     for number in (*PASSED_ON, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)  # process 1 gets a signal only where it has a handler
     child = _start(command)
+    killed: list[tuple[str, int]] = []
     while True:
         ready, _, _ = select.select([control, wakeup], [], [])
         for source in ready:
@@ -48,8 +58,9 @@ def main() -> None:
             for value in came:
                 if value in PASSED_ON:
                     os.kill(child, value)
-        status = _reap(child)
+        status = _reap(child, killed)
         if status is not None:
+            os.write(witness, json.dumps(killed).encode() + b"\n")
             code = os.waitstatus_to_exitcode(status)
             sys.exit(code if code >= 0 else 128 - code)
 
@@ -77,20 +88,31 @@ def _start(command: list[str]) -> int:
         os._exit(CANNOT_RUN)
 
 
-def _reap(child: int) -> int | None:
-    """Collect every process that has ended; returns the command's status when it is among them."""
+def _reap(child: int, killed: list[tuple[str, int]]) -> int | None:
+    """Collect every process that has ended; returns the command's status when it is among them.
+
+    Those that had ended before their parent did come here with it, so that what brought the command to its end is seen.
+    """
     found = None
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except OSError as error:
-            if error.errno == errno.ECHILD:
-                return found
-            raise
-        if pid == 0:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
             return found
+        if ended is None:
+            return found
+        name = "" if ended.si_pid == child else _name(ended.si_pid)
+        pid, status = os.waitpid(ended.si_pid, 0)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGHUP:  # which tells of another's end
+            killed.append((name, os.WTERMSIG(status)))
         if pid == child:
             found = status
+
+
+def _name(pid: int) -> str:
+    """The kernel's name for what a process ran, also for one that has ended and was not waited for yet."""
+    with open(f"/proc/{pid}/comm", errors="replace") as file:  # noqa: PTH123
+        return file.read().strip()
 
 
 if __name__ == "__main__":

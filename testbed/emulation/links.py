@@ -52,6 +52,7 @@ SEGMENT_BYTES = 65_536
 LAN_WINDOW_BYTES = WINDOW_UNIT_BYTES << 2
 LAN_QUEUE_BYTES = 8 * LAN_WINDOW_BYTES
 ACK_QUEUE_BYTES = 1 << 18  # 4,000 acknowledgements
+RUNNING = 0x10001  # IFF_UP and IFF_LOWER_UP
 TICK_S = 64e-9  # the unit in which the kernel keeps burst sizes and netem delays
 
 ROOT, LINK, ACKS, DATA = 0x10000, 0x10001, 0x10002, 0x10010  # tc handles 1:, 1:1, 1:2 and 1:10
@@ -308,6 +309,18 @@ class Namespace:
             cburst=shape.burst_bytes,
             quantum=QUANTUM_BYTES,
         )
+
+    def down(self) -> set[str]:
+        """The interfaces that carry nothing: one of the two ends is down."""
+        return {
+            self._name[link["index"]]
+            for link in self._socket.get_links()
+            if link["index"] in self._name and link["flags"] & RUNNING != RUNNING
+        }
+
+    def interface(self, index: int) -> str:
+        """What an interface is called; "" where there was none when this was made."""
+        return self._name.get(index, "")
 
     def netems(self) -> dict[str, Netem]:
         """Per interface the netem at its root."""

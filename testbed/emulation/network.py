@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,11 @@ from testbed.emulation import addresses, links, mnexec, sandbox
 from testbed.emulation.delay import Carries, DelayStage
 from testbed.emulation.links import MAX_GOODPUT_MBIT, Counter, Found, Namespace, Shape
 from testbed.emulation.topo import WIRES, Machine, PlanTopo, Wires, cap_senders, senders
+from testbed.emulation.upkeep import Upkeep
 from testbed.errors import InputError, NetworkError, TestbedError
 from testbed.wan.plan import NetworkPlan, region_of
 from testbed.wan.profile import Link
+from testbed.wan.trace import Change
 
 T = TypeVar("T")
 TOOLS = Path("/run/testbed/bin")  # in the sandbox's own /run
@@ -73,6 +76,9 @@ class EmulatedNetwork:
         self._namespaces: dict[str, Namespace] = {}
         self._links = {f"{a}>{b}": link for (a, b), link in self.plan.wan.items()}  # as they are set now
         self._senders, self._caps = senders(self.plan), cap_senders(self.plan)
+        self._cut: set[str] = set()  # the commands that would heal the links which are cut
+        self._were_down: dict[str, None] = {}  # an ordered set of links
+        self._upkeep: Upkeep | None = None
         self._net: Mininet | None = None
         try:
             self._build()
@@ -87,7 +93,7 @@ class EmulatedNetwork:
         Mininet.inited = True  # else it raises limits of the whole machine (kernel.pty.max, fs.file-max)
         self._net = net = Mininet(controller=None, build=False)
         try:
-            topo = PlanTopo(self.plan, mechanism=self.delay_mechanism)
+            topo = PlanTopo(self.plan, mechanism=self.delay_mechanism, dilation=self.dilation)
             self._do(partial(net.buildFromTopo, topo))
             self._do(net.configHosts)
         except TestbedError:
@@ -97,6 +103,8 @@ class EmulatedNetwork:
         self.hosts = {name: Host(name, self._node(name).address, self._node(name).pid) for name in self.plan.hosts}
         for node in {sender.node for sender in (*self._senders.values(), *self._caps.values())}:
             self._namespaces[node] = self._do(partial(Namespace, net[node].pid))
+        nodes = [(node, net[node].pid) for node in self._namespaces]
+        self._upkeep = Upkeep(nodes, lambda *change: self._do(partial(self._keep_up, *change)))
 
     def __enter__(self) -> Self:
         return self
@@ -108,6 +116,9 @@ class EmulatedNetwork:
 
     def close(self) -> None:
         """Take the network down; safe to call twice."""
+        upkeep, self._upkeep = self._upkeep, None
+        if upkeep:
+            upkeep.close()
         net, self._net = self._net, None
         if net:
             for namespace in self._namespaces.values():
@@ -124,12 +135,18 @@ class EmulatedNetwork:
         Raises
         ------
         NetworkError
-            Some link is not shaped or delayed as asked, or lets packets pass unshaped; the message lists them.
+            Some link is down, is not shaped or delayed as asked, or lets packets pass unshaped; the message lists
+            them.
         """
         faults = self._do(self._faults)
         if faults:
             more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
             raise NetworkError(f"the network is not what was asked: {'; '.join(faults[:5])}{more}")
+
+    def watch(self) -> None:
+        """Raise NetworkError where nothing crosses the WAN any more; quick enough to be asked every second."""
+        if stage := self._stage:
+            stage.watch()
 
     def counters(self) -> dict[str, Counter]:
         """What each directed link has sent since the network was built.
@@ -175,6 +192,15 @@ class EmulatedNetwork:
         if stage := self._stage:
             self._do(lambda: stage.set_delay(name, link.delay_s))
 
+    def change(self, change: Change) -> None:
+        """Make a change of a schedule (figures before dilation); NetworkError as `cut`, `set_rate`, `set_delay`."""
+        if change.cut is not None:
+            (self.cut if change.cut else self.heal)(change.src, change.dst)
+            return
+        self.set_rate(change.src, change.dst, change.goodput_mbit)
+        if change.delay_s is not None:
+            self.set_delay(change.src, change.dst, change.delay_s)
+
     def links(self) -> dict[str, Link]:
         """Each directed WAN link, "src>dst", as it is set now (before dilation)."""
         k = self.dilation
@@ -191,7 +217,7 @@ class EmulatedNetwork:
         NetworkError
             There is no such link.
         """
-        self._route(src_region, dst_region, addresses.cut_command)
+        self._route(src_region, dst_region, addresses.cut_command, self._cut.add)
 
     def heal(self, src_region: str, dst_region: str) -> None:
         """End a cut; one that is none stays none.
@@ -201,13 +227,31 @@ class EmulatedNetwork:
         NetworkError
             There is no such link.
         """
-        self._route(src_region, dst_region, addresses.heal_command)
+        self._route(src_region, dst_region, addresses.heal_command, self._cut.discard)
 
-    def _route(self, src_region: str, dst_region: str, command: Callable[[int, int], str]) -> None:
-        self._wan_name(src_region, dst_region)
-        i, j = self.plan.regions.index(src_region), self.plan.regions.index(dst_region)
+    def _route(self, src: str, dst: str, command: Callable[[int, int], str], note: Callable[[str], None]) -> None:
+        self._wan_name(src, dst)
+        i, j = self.plan.regions.index(src), self.plan.regions.index(dst)
         assert self._net
-        links.batch("ip", self._net[addresses.border_name(self.plan, i)].pid, [command(i, j)])
+        pid = self._net[addresses.border_name(self.plan, i)].pid
+
+        def change() -> None:
+            note(addresses.heal_command(i, j))
+            links.batch("ip", pid, [command(i, j)])
+
+        self._do(change)
+
+    def _keep_up(self, node: str, index: int, up: bool) -> None:
+        """An interface has changed: note which link is down, or put back what one that is up needs."""
+        interface = self._namespaces[node].interface(index)
+        if not up:
+            ends = {name: (sender.node, sender.interface) for name, sender in self._senders.items()}
+            self._were_down |= {name: None for name, end in ends.items() if end == (node, interface)}
+        elif self._net:
+            machine = self._net[node]
+            lines = addresses.restoring(machine.ip_commands, interface)
+            with suppress(NetworkError):  # down again already: it is heard of next
+                links.batch("ip", machine.pid, [line for line in lines if line not in self._cut])
 
     def _wan_name(self, src_region: str, dst_region: str) -> str:
         name = f"{src_region}>{dst_region}"
@@ -216,9 +260,14 @@ class EmulatedNetwork:
         return name
 
     def delay_report(self) -> dict[str, Any]:
-        """How the delay stage has done so far: `mechanism`, `drops`; of the delay line also lateness in ms."""
+        """How the network has done so far.
+
+        `mechanism` and `drops` of the delay stage, of the delay line also lateness in ms; `were_down`, the links that
+        went down and came up again, where there were such.
+        """
         stage = self._stage
-        return self._do(stage.report) if stage else {"mechanism": self.delay_mechanism, "drops": 0}
+        report = self._do(stage.report) if stage else {"mechanism": self.delay_mechanism, "drops": 0}
+        return report | ({"were_down": list(self._were_down)} if self._were_down else {})
 
     def _set_rate(self, name: str, goodput_mbit: float) -> None:
         sender = self._senders[name]
@@ -239,9 +288,12 @@ class EmulatedNetwork:
     def _faults(self) -> list[str]:
         faults = []
         found = {node: namespace.shapes() for node, namespace in self._namespaces.items()}
+        down = {node: namespace.down() for node, namespace in self._namespaces.items()}
         for name, sender in (self._senders | self._caps).items():
             interface = found[sender.node].get(sender.interface)
-            if interface is None:
+            if sender.interface in down[sender.node]:
+                faults.append(f"{name} is down")
+            elif interface is None:
                 faults.append(f"{name} is not shaped")
             elif problem := _difference(sender.shape, interface):
                 faults.append(f"{name} {problem}")

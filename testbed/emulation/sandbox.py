@@ -8,7 +8,10 @@ Theory of operation
 3. Everything hangs on process 1: when it ends, the kernel kills all other processes in the sandbox and frees the
    namespaces with every interface and mount in them. It ends with the command, when `unshare` dies
    (`--kill-child`), and at the end of the pipe, which is how even `kill -9` of the supervisor is noticed.
-4. The host is never changed: the sysctls set inside are those of the new namespaces.
+4. The host is never changed: the sysctls set inside are those of the new namespaces. What is needed for the length of
+   a run lies in the sandbox's own /run (`scratch`), which goes with it.
+5. Process 1 has seen how the others ended, and tells the supervisor through a second pipe. A command that was killed is
+   named, and so is process 1 itself, whose word is then missing.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 
 from testbed.emulation.init import PASSED_ON
@@ -32,6 +36,9 @@ from testbed.errors import NetworkError
 HERE = Path(__file__).resolve().parent
 MARK = "TESTBED_SANDBOX"  # holds the identity of the process namespace that `init.py` made
 PROBE_TIMEOUT_S = 20.0
+SCRATCH = Path("/run/testbed")  # in the sandbox's own /run, which lies in memory
+COMMAND, PROCESS_1 = "its own process", "process 1 of its sandbox"  # what a witness is told of
+STDOUT, STDERR = 1, 2
 
 
 def run(
@@ -39,6 +46,7 @@ def run(
     env: Mapping[str, str] | None = None,
     say: Callable[[str], None] | None = None,
     descriptors: Sequence[int] = (),
+    witness: Callable[[str], None] | None = None,
 ) -> int:
     """Run a command in a sandbox and wait for it; to be called from the main thread.
 
@@ -50,36 +58,82 @@ def run(
     env : its environment; the caller's when None
     say : takes each line of its output and errors instead, e.g. where they are to appear in a notebook
     descriptors : of open files that it inherits, under the same numbers
+    witness : is told, when a command has failed, who in the sandbox had been ended by a signal: "raylet (SIGKILL)", one
+        call each; `COMMAND` is the command itself, `PROCESS_1` what keeps the sandbox
 
     Returns
     -------
     The command's exit status, 128 + n where signal n ended it; 125 where the sandbox could not be made.
     """
-    there, here = os.pipe2(os.O_CLOEXEC)
+    control, here = os.pipe2(os.O_CLOEXEC)
+    seen, told = os.pipe2(os.O_CLOEXEC)
+    errors = STDOUT if say is not None else os.dup(STDERR)
+    theirs = [each for each in (control, told, errors) if each != STDOUT]
     try:
         with _passing_on(here):
             process = subprocess.Popen(
-                _command(argv, there),
+                _command(argv, control, told, errors),
                 env=None if env is None else dict(env),
-                pass_fds=(there, *descriptors),
+                pass_fds=(*theirs, *descriptors),
                 start_new_session=True,
                 stdout=None if say is None else subprocess.PIPE,
-                stderr=None if say is None else subprocess.STDOUT,
+                stderr=subprocess.PIPE,  # of `unshare` alone; the command's go where they were to go
                 text=True,
             )
-            os.close(there)
+            while theirs:
+                os.close(theirs.pop())
             if say is not None and process.stdout is not None:
                 for line in process.stdout:
                     say(line.rstrip("\n"))
-            code = process.wait()
+            _, words = process.communicate()
+        with os.fdopen(seen, closefd=False) as pipe:
+            _testify(pipe.read().splitlines(), words, process.returncode, say, witness)
     finally:
-        os.close(here)
+        for each in (here, seen, *theirs):
+            os.close(each)
+    code = process.returncode
     return code if code >= 0 else 128 - code
+
+
+def _testify(
+    lines: Sequence[str],
+    words: str,
+    code: int,
+    say: Callable[[str], None] | None,
+    witness: Callable[[str], None] | None,
+) -> None:
+    """Pass on what process 1 has told of the deaths it saw (rule 5), or what `unshare` said where there was none."""
+    if not lines:
+        for line in words.splitlines():
+            say(line) if say else print(line, file=sys.stderr, flush=True)
+    elif witness and len(lines) == 1:
+        witness(PROCESS_1)
+    elif witness and code:
+        killed = [(name or COMMAND, signal.Signals(number)) for name, number in json.loads(lines[1])]
+        alone = (COMMAND, signal.SIGKILL)  # which takes its children with it
+        for name, number in [alone] if alone in killed else killed:
+            witness(f"{name} ({number.name})")
 
 
 def inside() -> bool:
     """Whether this process runs in a sandbox."""
     return os.environ.get(MARK) == str(Path("/proc/self/ns/pid").readlink())
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder with a short path, for what need not outlive the block, nor this sandbox however it ends.
+
+    Raises
+    ------
+    NetworkError
+        This process is in no sandbox.
+    """
+    if not inside():
+        raise NetworkError("only a sandbox has a folder that goes with it; start the process with sandbox.run")
+    SCRATCH.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=SCRATCH) as folder:
+        yield Path(folder)
 
 
 def find_administrators_tools() -> None:
@@ -126,12 +180,13 @@ def features() -> dict[str, bool]:
     script = [sys.executable, "-I", "-S", str(HERE / "probe.py")]
     if inside():
         return _ask(["unshare", "--net", *script])
-    there, here = os.pipe2(os.O_CLOEXEC)
+    descriptors = [*os.pipe2(os.O_CLOEXEC), *os.pipe2(os.O_CLOEXEC)]
+    control, _, _, told = descriptors
     try:
-        return _ask(_command(script, there), there)
+        return _ask(_command(script, control, told, STDERR), control, told)
     finally:
-        os.close(there)
-        os.close(here)
+        for each in descriptors:
+            os.close(each)
 
 
 def _ask(command: list[str], *descriptors: int) -> dict[str, bool]:
@@ -147,10 +202,10 @@ def _ask(command: list[str], *descriptors: int) -> dict[str, bool]:
     return json.loads(answer.stdout)
 
 
-def _command(argv: Sequence[str], control: int) -> list[str]:
+def _command(argv: Sequence[str], control: int, witness: int, errors: int) -> list[str]:
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     namespaces = ["--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    init = [sys.executable, "-I", "-S", str(HERE / "init.py"), str(control)]
+    init = [sys.executable, "-I", "-S", str(HERE / "init.py"), str(control), str(witness), str(errors)]
     return ["unshare", *user, *namespaces, "--", *init, *argv]
 
 

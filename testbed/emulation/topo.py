@@ -33,6 +33,7 @@ from testbed.emulation.links import Shape
 from testbed.errors import NetworkError
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Cap
+from testbed.wan.tcp import LEAST_TIMEOUT_S
 
 WIRES = "wires"  # name of the node in which all WAN links meet
 
@@ -172,8 +173,10 @@ class PlanTopo(Topo):
 
     plan: NetworkPlan
 
-    def build(self, plan: NetworkPlan, mechanism: str = "") -> None:
+    def build(self, plan: NetworkPlan, mechanism: str = "", dilation: float = 1.0) -> None:
         """Add every node and link; `mechanism` is "netem", "delay-line" or "" for what the kernel offers.
+
+        `plan` is dilated already; `dilation` is for what is measured in seconds elsewhere.
 
         Raises
         ------
@@ -181,6 +184,7 @@ class PlanTopo(Topo):
             The plan is larger than the address plan.
         """
         self.plan = plan
+        self._sysctls = _endpoint_sysctls(plan, dilation)
         self._shapes: dict[str, dict[str, Shape]] = {}
         for sender in (senders(plan) | cap_senders(plan)).values():
             self._shapes.setdefault(sender.node, {})[sender.interface] = sender.shape
@@ -213,7 +217,7 @@ class PlanTopo(Topo):
         for k, host in enumerate(hosts):
             name = addresses.node_name(i, host)
             commands = addresses.host_commands(plan, i, k)
-            self._add_machine(name, commands, _endpoint_sysctls(plan), address=addresses.host_address(i, k))
+            self._add_machine(name, commands, self._sysctls, address=addresses.host_address(i, k))
             self._add_cable((name, "eth0", addresses.mac(i, k, 2)), (router, f"lan{k}", addresses.mac(i, k, 1)))
         for j in others:
             self._add_cable(
@@ -243,7 +247,7 @@ _SILENT = {"net.ipv6.conf.all.disable_ipv6": "1", "net.ipv6.conf.default.disable
 _ROUTER = {**_SILENT, "net.ipv4.ip_forward": "1"}
 
 
-def _endpoint_sysctls(plan: NetworkPlan) -> dict[str, str]:
+def _endpoint_sysctls(plan: NetworkPlan, dilation: float) -> dict[str, str]:
     """TCP of the hosts; these are settings of each host's own network namespace."""
     window = max((links.wan_window_bytes(link) for link in plan.wan.values()), default=links.LAN_WINDOW_BYTES)
     # Half of a buffer is window, the rest the kernel's own overhead, which is larger for small segments.
@@ -265,4 +269,6 @@ def _endpoint_sysctls(plan: NetworkPlan) -> dict[str, str]:
         # Segments of about 1 ms of the connection's rate also where the RTT is small: without it they are 64 KB,
         # which is 100 ms of a slow link, sent and received as one.
         "net.ipv4.tcp_tso_rtt_log": "0",
+        # After a loss TCP waits so much longer as the links are slower.
+        "net.ipv4.tcp_rto_min_us": str(round(1e6 * LEAST_TIMEOUT_S * dilation)),
     }

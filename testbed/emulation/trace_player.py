@@ -1,4 +1,4 @@
-"""Trace replay on running traffic: each change at its own absolute time, so that lateness does not add up."""
+"""A schedule on running traffic: each change at its own absolute time, so that lateness does not add up."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
-from testbed.record.events import Capacity
-from testbed.wan.trace import LATE_S, Change, Trace
+from testbed.faults import Schedule, Turn, events_of
+from testbed.record.events import Capacity, Cut, Event
+from testbed.wan.trace import LATE_S, Change
 
 
 class TracePlayer:
-    """Applies a trace in a thread of its own until it is stopped.
+    """Plays a schedule in a thread of its own until it is stopped.
 
     What is due when the run's clock starts is in force when this returns. `done_s` is the last change's own time.
 
@@ -28,7 +29,7 @@ class TracePlayer:
 
     def __init__(
         self,
-        trace: Trace,
+        schedule: Schedule,
         apply: Callable[[Change], None],
         done_s: float,
         clock_s: float,
@@ -37,21 +38,21 @@ class TracePlayer:
     ) -> None:
         self.done_s, self._apply = done_s, apply
         self._clock_s, self._start_s, self._dilation = clock_s, start_s, dilation
-        self._applied: list[Capacity] = []
+        self._applied: list[Event] = []
         self._failure: BaseException | None = None
         self._stop = Flag()
-        for change in trace.at(done_s).values():
+        for change in schedule.at(done_s):
             apply(change)
-        for change in takewhile(lambda change: change.time_s <= clock_s, trace.after(done_s)):
-            self._make(change)
-        following = trace.after(max(done_s, clock_s))
+        for due in takewhile(lambda change: change.time_s <= clock_s, schedule.after(done_s)):
+            self._make(due)
+        following = schedule.after(max(done_s, clock_s))
         self._thread = Thread(target=self._run, args=(following,), name="trace", daemon=True)
         self._thread.start()
 
     def _now(self) -> float:
         return max(self._clock_s, self._clock_s + (monotonic() - self._start_s) / self._dilation)
 
-    def _run(self, changes: Iterator[Change]) -> None:
+    def _run(self, changes: Iterator[Change | Turn]) -> None:
         try:
             for change in changes:
                 due_s = self._start_s + (change.time_s - self._clock_s) * self._dilation
@@ -61,20 +62,13 @@ class TracePlayer:
         except BaseException as error:  # told to the run when it stops the player
             self._failure = error
 
-    def _make(self, change: Change) -> None:
-        self._apply(change)
+    def _make(self, change: Change | Turn) -> None:
+        if isinstance(change, Change):
+            self._apply(change)
         self.done_s, now_s = change.time_s, self._now()
-        self._applied.append(
-            Capacity(
-                time_s=now_s,
-                link=change.link,
-                goodput_mbit=change.goodput_mbit,
-                rtt_ms=change.rtt_ms,
-                late_s=now_s - change.time_s,
-            )
-        )
+        self._applied.append(events_of(change, now_s, now_s - change.time_s))
 
-    def stop(self) -> list[Capacity]:
+    def stop(self) -> list[Event]:
         """End the replay and return the changes made; raises what made it fail."""
         self._stop.set()
         self._thread.join()
@@ -84,13 +78,15 @@ class TracePlayer:
 
 
 class Lateness:
-    """How late the changes of a run's traces came, on the run's clock."""
+    """How late the changes of a run's schedules came, on the run's clock."""
 
     def __init__(self) -> None:
         self._changes = self._late = 0
         self._max_s = 0.0
 
-    def add(self, made: Capacity) -> None:
+    def add(self, made: Event) -> None:
+        if not isinstance(made, Capacity | Cut):
+            return
         self._changes += 1
         self._late += made.late_s > LATE_S
         self._max_s = max(self._max_s, made.late_s)

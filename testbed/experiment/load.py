@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -18,14 +19,18 @@ from testbed.errors import InputError, nearest
 from testbed.experiment import strict
 from testbed.experiment.schema import Experiment
 from testbed.experiment.strict import naming
+from testbed.faults import FAULTS, Fault, sentence
+from testbed.files import plain_name
 from testbed.roles.compute import compute_model
 from testbed.systems import SYSTEMS, Options
+from testbed.wan import plain, reading
 from testbed.workloads.data import base as datasets
 from testbed.workloads.models import base as models
 from testbed.workloads.workload import check_fits
 
 FOLDER = "experiments"
 SOURCE = "the experiment"  # what errors call plain data
+NO_FAULT = "none"  # what a run of a series is called that has no fault
 EXPERIMENT = inspect.type_info(Experiment)
 # Tables whose keys depend on a name in them, its key, and what they are to be read as.
 CHOSEN = {"model": ("name", models.kind_of), "data": ("dataset", datasets.kind_of)}
@@ -46,6 +51,7 @@ def load(
     systems: Sequence[str] = (),
     seeds: Sequence[int] = (),
     plugins: Sequence[str] = (),
+    faults: Sequence[Any] = (),
 ) -> list[Point]:
     """Read an experiment: its one run, or its series.
 
@@ -56,6 +62,7 @@ def load(
     scale : a table of `[scale]` to lay over the file, "" for none
     systems, seeds : run only these; a system the file does not name runs with its default options
     plugins : to load besides those that the file names, as seen from the working directory
+    faults : tables or sentences, besides those of the file
 
     Raises
     ------
@@ -85,13 +92,21 @@ def load(
         _put(data, key, value, f"{source}: {key}")
         if key in sweep:
             sweep = {}
+    if faults:
+        data["faults"] = [*_list(data.get("faults", []), f"{source}: faults"), *faults]
+        if "faults" in sweep:
+            sweep = {}
+    plain.check(data, source)  # which the file was when it was read, but not the changes
     if systems:
         present = _table(data.get("systems", {}), f"{source}: systems")
         data["systems"] = {system: present.get(system, {}) for system in systems}
         sweep = {key: values for key, values in sweep.items() if _system_of(key) in ("", *systems)}
     if seeds:
         _table(data.setdefault("run", {}), f"{source}: run")["seeds"] = list(seeds)
-    return [_point(data, sweep, place, source) for place in range(max(map(len, sweep.values()), default=1))]
+    points = [_point(data, sweep, place, source) for place in range(max(map(len, sweep.values()), default=1))]
+    if len(points) > 1:
+        _check_labels(points, f"{source}: sweep")
+    return points
 
 
 def _opened(what: str | Path | Mapping[str, Any] | Experiment) -> tuple[dict[str, Any], str, Path]:
@@ -99,6 +114,7 @@ def _opened(what: str | Path | Mapping[str, Any] | Experiment) -> tuple[dict[str
     if isinstance(what, Experiment):
         return what.as_dict(), SOURCE, Path()
     if isinstance(what, Mapping):
+        plain.check(dict(what), SOURCE)
         return deepcopy(dict(what)), SOURCE, Path()
     path = find(str(what))
     return _read(path), str(path), path.parent
@@ -122,8 +138,25 @@ def _point(data: Mapping[str, Any], sweep: Mapping[str, list[Any]], place: int, 
     changed = deepcopy(dict(data))
     for key, values in sweep.items():
         _put(changed, key, values[place], f"{source}: sweep.{key}")
-    label = "-".join(f"{_short(key)}={values[place]}" for key, values in sweep.items())
-    return Point(label, from_dict(changed, source))
+    label = "-".join(f"{_short(key)}={_called(key, values[place], source)}" for key, values in sweep.items())
+    return Point(label.replace("/", "-"), from_dict(changed, source))
+
+
+def _called(key: str, value: Any, source: str) -> str:
+    """What a value of a series is called in its run's label; faults by what they are about."""
+    if key != "faults":
+        return str(value)
+    about = "+".join(fault.about for fault in read_faults(value, f"{source}: sweep"))
+    return re.sub(r"[^\w.+]+", "-", about.replace("*", "all")) or NO_FAULT
+
+
+def _check_labels(points: Sequence[Point], where: str) -> None:
+    """Raise unless each run of a series can have a folder of its own, called by its label."""
+    seen = set()
+    for point in points:
+        if plain_name(point.label, f"{where}: the run") in seen:
+            raise InputError(f"{where}: two of its runs would be called '{point.label}'; leave one of them out")
+        seen.add(point.label)
 
 
 def _system_of(key: str) -> str:
@@ -138,12 +171,7 @@ def _short(key: str) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
+    return plain.toml(reading.read_text(path), str(path))
 
 
 def _table(value: Any, where: str) -> dict[str, Any]:
@@ -152,26 +180,44 @@ def _table(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
+def faults_in(path: Path) -> list[Any]:
+    """The `[[faults]]` of a TOML file, as plain data; InputError where it has none."""
+    found = _read(path).get("faults")
+    if not isinstance(found, list):
+        raise InputError(f"{path}: no [[faults]] in it")
+    return found
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise InputError(f"{where} is {value!r}: it must be a list of tables, or of sentences")
+    return value
+
+
 def find(name: str) -> Path:
     """The file of the experiment called `name` (or that file's path)."""
     path = Path(name) if name.endswith(".toml") else shipped.find(FOLDER, f"{name}.toml")
-    if path is None or not path.is_file():
+    if path is None or not shipped.is_file(path):
         known = shipped.names(FOLDER, ".toml")
         raise InputError(f"no experiment '{name}'{nearest(Path(name).stem, known)}; or give the path of a .toml file")
+    plain_name(path.stem, f"{path}: the name of its runs,")
     return path
 
 
 def from_dict(data: dict[str, Any], source: str) -> Experiment:
     """Check plain data and make an experiment of it, its plug-ins loaded; `source` is the file that errors name."""
+    plain.check(data, source)
     if isinstance(data.get("plugins"), list):
         with naming(f"{source}: plugins"):
             plugin.load([str(name) for name in data["plugins"]])
-    experiment = strict.read({key: value for key, value in data.items() if key not in CHOSEN}, Experiment, source)
+    rest = {key: value for key, value in data.items() if key not in (*CHOSEN, "faults")}
+    experiment = strict.read(rest, Experiment, source)
     if not experiment.systems:
         raise InputError(f"{source}: [systems] is empty; known: {', '.join(sorted(SYSTEMS))}")
     options = {name: _options(name, table, source) for name, table in experiment.systems.items()}
     chosen = {key: strict.read(data[key], _kind(key, data[key], source), source, key) for key in CHOSEN if key in data}
-    experiment = msgspec.structs.replace(experiment, systems=options, **chosen)
+    faults = read_faults(data.get("faults", []), source)
+    experiment = msgspec.structs.replace(experiment, systems=options, faults=faults, **chosen)
     _check_names(experiment, source)
     return experiment
 
@@ -183,6 +229,25 @@ def _options(name: str, table: Any, source: str) -> Options:
             raise InputError(f"{wrong[0]!r} in a name that records are kept under; letters, digits and -_.+ are fine")
         system = SYSTEMS.find(of if isinstance(of, str) else name)
     return strict.read(table, system.options_type, source, f"systems.{name}")
+
+
+def read_faults(tables: Any, source: str) -> list[Fault]:
+    """Read `[[faults]]`: tables, or sentences (`faults.sentence`).
+
+    Raises
+    ------
+    InputError
+        One is no fault.
+    """
+    found = []
+    for number, table in enumerate(_list(tables, f"{source}: faults")):
+        path = f"faults[{number}]"
+        with naming(f"{source}: {path}"):
+            table = sentence.read(table) if isinstance(table, str) else _table(table, "this")
+            kind = FAULTS.find(str(table.get("kind", "")))
+        plain.check(table, f"{source}: {path}")  # a sentence's numbers were words before
+        found.append(strict.read(table, kind, source, path))
+    return found
 
 
 def _kind(key: str, table: Any, source: str) -> type[msgspec.Struct]:
@@ -236,6 +301,10 @@ def _check_names(experiment: Experiment, source: str) -> None:
         raise InputError(f"{source}: run.seeds: a seed is named twice")
     with naming(f"{source}: topology.trace"):
         experiment.trace  # noqa: B018 - read for its errors
+    for number, fault in enumerate(experiment.faults):
+        with naming(f"{source}: faults[{number}]"):
+            fault.on_links(experiment.plan.wan)
+            fault.on_roles(experiment.roles.all)
 
 
 def _lay_over(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -256,7 +325,9 @@ def parse_changes(settings: Sequence[str]) -> dict[str, Any]:
             raise InputError(f"--set {setting}: write it as key.path=value, e.g. training.steps=50")
         try:
             changes[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except RecursionError:
+            raise InputError(f"--set {key}: nested too deeply") from None
+        except ValueError:  # no TOML
             changes[key] = text
     return changes
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from testbed.faults import Schedule
 from testbed.roles.compute import AUTO, MEASURED
 from testbed.roles.gpu_links import GPU_LINKS, gpu_link
 from testbed.roles.roles import Roles
@@ -28,7 +29,10 @@ from testbed.wan.trace import Trace
 from testbed.workloads import Data, Model
 from testbed.workloads.config import Training
 
-Asked = Positive | msgspec.UnsetType
+Asked = Annotated[float, msgspec.Meta(gt=0, le=1e7)] | msgspec.UnsetType
+Dilation = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+Interval = Annotated[float, msgspec.Meta(ge=1e-3, le=1e9)]  # seconds; records grow with their number
+Patience = Annotated[float, msgspec.Meta(gt=0, le=1e7)]  # seconds, 115 days: a timer cannot be set to much more
 Part = Annotated[float, msgspec.Meta(gt=0, le=1)]
 WORKERS_AN_LPS = 5  # WeightGrad, Appendix B.2; more are a run's own choice, and its record says so
 MOST_WORKERS = 16_384  # in a region
@@ -74,7 +78,7 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     device: str = AUTO
-    dilation: Positive | Literal["auto"] = "auto"
+    dilation: Dilation | Literal["auto"] = "auto"
     math: Literal["full", "none"] | msgspec.UnsetType = msgspec.UNSET  # unset: no key of `as_dict`, which records hold
     sizes: str | dict[str, Part] | msgspec.UnsetType = msgspec.UNSET
     gpus_per_worker: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)] | msgspec.UnsetType = msgspec.UNSET
@@ -144,7 +148,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probe_images : test images that takes, and as many training images
     stop_at_target : a system's run ends at the first checkpoint at which its target has been reached, or its loss is no
         number
-    link_interval_s : bytes per link are recorded this often, inside the regions of virtual runs of over 64 hosts less
+    link_interval_s : bytes per link are recorded this often (at least every 10,000 s), inside the regions of virtual
+        runs of over 64 hosts less
     patience_s : bound of every wait that has no other, in emulation
     gate : probe the emulated links before a run, which does not start if they are not what the profile says
     """
@@ -158,16 +163,16 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probe_steps: Annotated[int, msgspec.Meta(ge=0)] = 10
     probe_images: Count = 500
     stop_at_target: bool = False
-    link_interval_s: Positive = 1.0
-    patience_s: Positive = 300.0
+    link_interval_s: Interval = 1.0
+    patience_s: Patience = 300.0
     gate: bool = True
 
 
 class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """A whole experiment file; `systems` are the options by system name, in the order they run.
 
-    `plugins` are the modules and files that were loaded for its names (`testbed.plugins`). The profile and the trace
-    are read once.
+    `faults` are what goes wrong on purpose (`testbed.faults`), `plugins` the modules and files that were loaded for its
+    names (`testbed.plugins`). The profile and the trace are read once.
     """
 
     topology: Topology
@@ -180,6 +185,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
     network: Tcp = Tcp()
     target: Target = Target()
     run: Run = Run()
+    faults: list[Any] = []
     plugins: list[str] = []
 
     @cached_property
@@ -215,6 +221,13 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
             return None
         return traces.load(traces.find(self.topology.trace), self.plan.regions)
 
+    @cached_property
+    def schedule(self) -> Schedule | None:
+        """What changes over a run; None where nothing does."""
+        if self.trace is None and not self.faults:
+            return None
+        return Schedule(self.trace, self.faults, self.plan.wan, self.roles.all)
+
     def on(self, device: str) -> Experiment:
         """The experiment with `device` in the place of `compute.device = "auto"`."""
         if self.compute.device != AUTO:
@@ -224,6 +237,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
     def as_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` takes back."""
         data = msgspec.to_builtins(self)
-        if not self.plugins:  # as before there were any: equal experiments, equal hashes
-            del data["plugins"]
+        for key in ("faults", "plugins"):
+            if not data[key]:  # as before there were any: equal experiments, equal hashes
+                del data[key]
         return data

@@ -98,11 +98,15 @@ class Recorded:
         facts = info.read_info(folder, RunInfo)
         if system not in facts.systems:
             return None
-        chosen = seed if seed in facts.seeds else facts.seeds[0]
+        chosen = seed if seed in facts.seeds else next(iter(facts.seeds), seed)
         path = folder / system / f"seed-{chosen}" / lines.FILE_NAME
         if not path.is_file():
             raise InputError(f"{folder}: {system} has no record with seed {chosen}")
-        read = cls(path, facts.experiment["training"]["steps"], parameters / facts.parameters)
+        training = facts.experiment.get("training")
+        steps = training.get("steps") if isinstance(training, dict) else None
+        if not (isinstance(steps, int) and steps > 0 and facts.parameters > 0):
+            raise InputError(f"{folder / info.FILE_NAME}: says nothing of the run's steps or the model's parameters")
+        read = cls(path, steps, parameters / facts.parameters)
         for line in lines.whole_lines(path):
             if line.startswith((lines.STEP_PREFIX, lines.LINK_PREFIX)):
                 continue

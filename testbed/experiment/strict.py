@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,6 +15,7 @@ from msgspec import inspect
 from testbed.errors import InputError, nearest
 
 S = TypeVar("S", bound=msgspec.Struct)
+SHOWN = 100  # characters of a value
 
 
 def read(data: Any, struct: type[S], source: str, path: str = "") -> S:
@@ -24,12 +26,15 @@ def read(data: Any, struct: type[S], source: str, path: str = "") -> S:
     InputError
         A key that the struct has not, a value of another type or out of its range, or a key that is missing.
     """
-    kind = inspect.type_info(struct)
+    kind = _type_info(struct)
     check_keys(data, kind, source, path)
     try:
         return msgspec.convert(data, struct)
     except msgspec.ValidationError as error:
         raise InputError(_explain(error, data, kind, source, path)) from None
+
+
+_type_info = cache(inspect.type_info)
 
 
 @contextmanager
@@ -42,10 +47,7 @@ def naming(where: str) -> Iterator[None]:
 
 
 def check_keys(value: Any, kind: inspect.Type, source: str, path: str) -> None:
-    """Raise on a key that no struct at that place has, with the nearest that it has, and on numbers beyond msgspec."""
-    for number in value if isinstance(value, list) else [value]:
-        if isinstance(number, int) and not -(2**63) <= number < 2**63:
-            raise InputError(f"{source}: {path} is {number}: it must fit into 64 bits")
+    """Raise on a key that no struct at that place has, with the nearest that it has."""
     if isinstance(value, list):
         for item_kind in (each.item_type for each in _alternatives(kind) if isinstance(each, inspect.ListType)):
             for place, item in enumerate(value):
@@ -91,11 +93,17 @@ def _explain(error: msgspec.ValidationError, data: Any, kind: inspect.Type, sour
         field = text.rpartition("field `")[2].rstrip("`")
         return f"{source}: {f'{where}.{field}'.strip('.')} is missing; it must be set"
     if text.startswith("Invalid") and words:
-        return f"{source}: {where} is {found!r}{nearest(str(found), words)}"
+        return f"{source}: {where} is {_shown(found)}{nearest(str(found), words)}"
     if isinstance(found, dict) and (about := re.fullmatch(r"(\w+): (.*)", text)):  # from a struct's __post_init__
         return f"{source}: {where}.{about[1]}: {about[2]}"
-    found_text = "a table" if isinstance(found, dict) else repr(found)
+    found_text = "a table" if isinstance(found, dict) else _shown(found)
     return f"{source}: {where} is {found_text}: {text[:1].lower()}{text[1:].replace('`', '')}"
+
+
+def _shown(value: Any) -> str:
+    """A value as a line can show it."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _find(data: Any, kind: inspect.Type, parts: Sequence[str]) -> tuple[Any, list[str]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from testbed.errors import InputError, nearest
@@ -33,13 +32,11 @@ class Setting:
     ----------
     assembly : the experiment's parts, for this process
     device : where the math runs, "cpu" or "cuda"
-    scratch : a folder of the run's own with a short path
     gate : for fabrics with a network to check before a run; None for no check
     """
 
     assembly: Assembly
     device: str
-    scratch: Path
     gate: Gate | None = None
 
 
@@ -85,12 +82,18 @@ class FabricKind(ABC):
         """Whether this process was started by `enter`."""
         return False
 
-    def enter(self, command: Sequence[str], say: Callable[[str], None] | None = None) -> int | None:
+    def enter(
+        self,
+        command: Sequence[str],
+        say: Callable[[str], None] | None = None,
+        witness: Callable[[str], None] | None = None,
+    ) -> int | None:
         """Run a command where the fabric can be opened and return its exit status; None where that is here.
 
         Parameters
         ----------
         say : takes each line of the command's output; None: it goes where this process's goes
+        witness : is told of each process there that had been killed when the command failed
         """
         return None
 

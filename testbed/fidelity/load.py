@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import sleep
 
 from testbed.fidelity.probes import cores
+from testbed.interpreter import PYTHON
 
 SETTLE_S = 0.5  # until the interpreters are up and running
 WORK = "import numpy as np\na = np.ones((256, 256), np.float32)\nwhile True: a @ a"
@@ -19,7 +19,7 @@ WORK = "import numpy as np\na = np.ones((256, 256), np.float32)\nwhile True: a @
 def every_core_busy() -> Iterator[int]:
     """One process per core that multiplies matrices, as training does; gives their number."""
     count = cores()
-    command = [sys.executable, "-c", WORK]
+    command = [*PYTHON, "-c", WORK]
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     burners = [subprocess.Popen(command, env={**os.environ, **one_thread}) for _ in range(count)]
     try:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import csv
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from testbed import interpreter
 from testbed.errors import RunError
 from testbed.fidelity.values import Bound, Value, settled
 
@@ -74,8 +74,9 @@ def mean_step_s(fabric: str, systems: Iterable[str], settings: Iterable[str]) ->
 
 
 def _testbed(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "testbed", *arguments]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        return subprocess.run(
+            interpreter.testbed(*arguments), capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         raise RunError(f"testbed {' '.join(arguments)}: no end after {LIMIT_S:g} s") from None

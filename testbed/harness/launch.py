@@ -3,22 +3,26 @@
 A run is first prepared: a folder that says all there is to know of it. Whoever then plays that folder goes on with what
 is still to be played, so a new run, one that was interrupted and one inside a sandbox are the same thing. An emulated
 network exists only in namespaces of its own, where there is no way out to the world: whatever needs the world, and
-whatever the user may have got wrong, comes first; then `testbed run --resume FOLDER` is started inside.
+whatever the user may have got wrong, comes first; then `testbed run --resume FOLDER` is started inside. Should that
+process, or what it stands on, be killed, this one is still there: it closes the record and says what died.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
+from testbed import interpreter
 from testbed.errors import InputError, Interrupted, RunError, TestbedError
 from testbed.experiment.assembly import Assembly
 from testbed.experiment.load import Point
 from testbed.fabrics.registry import FabricKind, choose
-from testbed.files import new_folder
-from testbed.harness import session, sweep
+from testbed.files import new_folder, plain_name
+from testbed.harness import closing, session, sweep
+from testbed.harness.lock import held
 from testbed.record import info as info_file
 from testbed.record.info import RunInfo
 from testbed.record.tensorboard import require as require_tensorboard
@@ -80,6 +84,7 @@ def launch(points: Sequence[Point], wishes: Wishes) -> Path:
     RunError
         It failed or was stopped; what was recorded is kept and reported on.
     """
+    plain_name(wishes.target, "name:")
     experiments = [point.experiment for point in points]
     kind, why = choose(experiments[0].run.fabric, experiments)
     if wishes.alone and not kind.one_process:
@@ -123,9 +128,26 @@ def relaunch(folder: Path, jobs: int | None = None, quiet: bool = False, say: Sa
 
 def _play(folder: Path, kind: FabricKind, jobs: int | None, quiet: bool, say: Say | None) -> None:
     """Play what is prepared in `folder`, where its fabric can be opened."""
-    command = [sys.executable, "-m", "testbed", "run", "--resume", str(folder)]
+    command = interpreter.testbed("run", "--resume", str(folder))
     command += ["--jobs", str(jobs)] if jobs is not None else []
     command += ["--quiet"] if quiet else []
+    if _played_elsewhere(folder, kind, command, quiet, say):
+        return
+    with held(folder):
+        if sweep.is_series(folder):
+            _play_series(folder, jobs, quiet)
+        else:
+            _report_on(folder, session.ready(folder, jobs), quiet)
+
+
+def _played_elsewhere(folder: Path, kind: FabricKind, command: Sequence[str], quiet: bool, say: Say | None) -> bool:
+    """Whether the fabric is opened in another process, which has then played what is in `folder`.
+
+    Raises
+    ------
+    RunError
+        It failed there, and has said why, or it was killed, and its record was closed here.
+    """
     said: list[str] = []
 
     def hear(line: str) -> None:
@@ -133,15 +155,32 @@ def _play(folder: Path, kind: FabricKind, jobs: int | None, quiet: bool, say: Sa
         assert say is not None
         say(line)
 
-    status = kind.enter(command, None if say is None else hear)
-    if status is not None:
-        if status:
-            raise EndedInside(said[-1] if said else f"{folder}: exit status {status}", status)
-        return
-    if sweep.is_series(folder):
-        _play_series(folder, jobs, quiet)
-    else:
-        _report_on(folder, session.ready(folder, jobs), quiet)
+    before, killed = closing.running(folder), dict[str, None]()
+    status = kind.enter(command, None if say is None else hear, killed.setdefault)
+    if not status:
+        return status is not None
+    if status != InputError.exit_code:  # it has begun to play
+        unfinished = [place for place, since in closing.running(folder).items() if before.get(place) != since]
+        if unfinished or status != RunError.exit_code:
+            how = f"was killed: {', '.join(killed)}" if killed else f"broke off with exit status {status}"
+            _close(folder, unfinished, f"the run {how}", quiet)
+    raise EndedInside(said[-1] if said else f"{folder}: exit status {status}", status)
+
+
+def _close(folder: Path, unfinished: Sequence[Path], why: str, quiet: bool) -> NoReturn:
+    """End the record of a run, or of a series, that was killed, report on what there is of it, and say what died."""
+    try:
+        with held(folder):
+            for place in unfinished:
+                closing.close(place, why)
+        if sweep.is_series(folder):
+            for run in dict.fromkeys(place.parents[1] for place in unfinished):
+                write_report(run)
+            _show_series(folder, quiet)
+        else:
+            _report(folder, quiet)
+    finally:  # whatever the report comes to
+        raise RunError(f"{why}; what it recorded is kept: go on with testbed run --resume {_shown(folder)}")
 
 
 def _play_series(folder: Path, jobs: int | None, quiet: bool) -> None:
@@ -151,34 +190,46 @@ def _play_series(folder: Path, jobs: int | None, quiet: bool) -> None:
     except Interrupted:
         raise Interrupted(f"stopped; go on with --resume {folder}") from None
     finally:
-        labels = list(sweep.read(folder).points)
-        written = write_series(folder, labels)
-        if not quiet:
-            show_series(folder, labels)
-    if not quiet:
+        _show_series(folder, quiet)
+
+
+def _show_series(folder: Path, quiet: bool) -> None:
+    """Write the report of a series, and print it."""
+    labels = list(sweep.read(folder).points)
+    written = write_series(folder, labels)
+    if written and not quiet:
+        show_series(folder, labels)
         print("\n".join(f"series: {_shown(path)}" for path in written))
 
 
 def _report_on(folder: Path, play: Callable[[], None], quiet: bool = False) -> None:
     """Play the run in `folder` and report on it, however it ends."""
-    failure: TestbedError | None = None
     try:
         play()
     except TestbedError as error:
-        failure = error
+        with suppress(OSError):  # of a full disk, which the failure itself tells of
+            _report(folder, quiet)
+            if not (quiet or isinstance(error, Interrupted)):  # which says so itself
+                print(f"resume: testbed run --resume {_shown(folder)}")
+        raise
+    _report(folder, quiet)
+
+
+def _report(folder: Path, quiet: bool) -> None:
+    """Write the report of a run, and print it."""
     result, frame = write_report(folder)
-    if not quiet:
-        show(result, frame)
-        shown = _shown(folder.resolve())
-        print(f"table: {shown / 'summary.md'}\nplot:  {shown / 'comparison.png'}")
-        if (folder / REPLAY).is_file():
-            print(f"trace: {shown / REPLAY}")
-        print(f"page:  {'make report RUN=' if CLONE.is_file() else 'testbed report '}{shown}")
-    if failure is not None:
-        raise failure
+    if quiet:
+        return
+    show(result, frame)
+    shown = _shown(folder)
+    print(f"table: {shown / 'summary.md'}\nplot:  {shown / 'comparison.png'}")
+    if (folder / REPLAY).is_file():
+        print(f"trace: {shown / REPLAY}")
+    print(f"page:  {'make report RUN=' if CLONE.is_file() else 'testbed report '}{shown}")
 
 
 def _shown(path: Path) -> Path:
+    path = path.resolve()
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 

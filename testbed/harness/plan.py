@@ -106,7 +106,7 @@ def timed(experiment: Experiment, system: str) -> Timed:
                 sent[event.link] = sent.get(event.link, 0.0) + event.wire_bytes
 
     first = experiment.roles.workers[0]
-    with FABRICS[virtual()].open(Setting(assembly, "cpu", Path())) as fabric:
+    with FABRICS[virtual()].open(Setting(assembly, "cpu")) as fabric:
         fabric.record = record
         fabric.begin(system, experiment.run.seeds[0], Path(), 0.0, None)
         fabric.segment(steps)

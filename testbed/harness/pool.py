@@ -13,8 +13,9 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
-from testbed.errors import Interrupted, RunError, TestbedError
+from testbed.errors import Interrupted, RunError, TestbedError, of_file
 
+SAFE_PATH = "PYTHONSAFEPATH"  # as `python -P`, for processes whose command line is not ours
 _context = multiprocessing.get_context("spawn")
 
 
@@ -49,9 +50,24 @@ def run_all(work: Callable[..., None], calls: Sequence[tuple[Any, ...]], process
 def _start(work: Callable[..., None], arguments: tuple[Any, ...]) -> tuple[Connection, BaseProcess]:
     ours, theirs = _context.Pipe(duplex=False)
     process = _context.Process(target=_play, args=(theirs, work, arguments), daemon=True)
-    process.start()
+    with _no_current_folder():
+        process.start()
     theirs.close()
     return ours, process
+
+
+@contextmanager
+def _no_current_folder() -> Iterator[None]:
+    """What starts meanwhile looks for modules where this process does, and until it knows that, not in its folder."""
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = before
 
 
 def _play(answer: Connection, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -63,6 +79,8 @@ def _play(answer: Connection, work: Callable[..., None], arguments: tuple[Any, .
         answer.send(Interrupted("stopped"))
     except TestbedError as error:
         answer.send(error)
+    except OSError as error:
+        answer.send(RunError(of_file(error)))
     except Exception as error:
         answer.send(RunError(f"{type(error).__name__}: {error}"))
     else:

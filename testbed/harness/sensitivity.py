@@ -22,6 +22,7 @@ from testbed.experiment.schema import Experiment
 from testbed.fabrics.registry import FABRICS, virtual
 from testbed.files import write_whole
 from testbed.harness import session, sweep
+from testbed.harness.lock import held
 from testbed.record.info import FILE_NAME, RunInfo, read_info
 from testbed.record.reader import load as load_run
 from testbed.report.numbers.summary import BASELINE, ratio
@@ -114,7 +115,8 @@ def _compute(experiment: Experiment, steps: int, folder: Path, jobs: int | None)
         session.prepare(
             point.experiment, session.Request("sensitivity", virtual(), folder=folder, command=("sensitivity",))
         )
-    session.ready(folder, jobs)()
+    with held(folder):
+        session.ready(folder, jobs)()
     return folder
 
 

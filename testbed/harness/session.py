@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 import platform
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -23,16 +22,17 @@ import numpy as np
 import torch
 
 from testbed import plugins
-from testbed.errors import InputError, Interrupted
+from testbed.errors import InputError, Interrupted, RunError, of_file
 from testbed.experiment.assembly import Assembly, threads
 from testbed.experiment.load import from_dict
 from testbed.experiment.schema import WORKERS_AN_LPS, Experiment
 from testbed.fabrics.base import Fabric, TraceEnded
 from testbed.fabrics.registry import FABRICS, FabricKind, Setting
 from testbed.fidelity import report as fidelity_report
-from testbed.files import new_folder
-from testbed.harness import checkpoint
+from testbed.files import new_folder, reserving
+from testbed.harness import checkpoint, divergence
 from testbed.harness.checkpoint import Checkpoint, Clock
+from testbed.harness.lock import held_too
 from testbed.harness.pool import run_all, signals_interrupt
 from testbed.record import frames, lines
 from testbed.record import info as info_file
@@ -54,6 +54,7 @@ RESULTS = Path("results")
 STOLEN = 0.01  # of the cores' time; beyond it a run that measures says so
 LATE_MS = 1.0  # of the delay stage's 99th percentile; beyond it the run says so
 MODEL_FILE = "model.npz"
+RESERVED = ".reserved"  # room for the end of a record, while it is written
 SHORT_STEPS = 20  # of a run that ends before further processes have started
 
 
@@ -195,8 +196,8 @@ def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInf
     if jobs > 1:
         _run_at_once(folder, experiment, facts, jobs)
         return
-    with signals_interrupt(), threads(1), tempfile.TemporaryDirectory(prefix="tb") as scratch:
-        with _open_fabric(facts.fabric, assembly, _torch_device(facts), Path(scratch)) as fabric:
+    with signals_interrupt(), threads(1):
+        with _open_fabric(facts.fabric, assembly, _torch_device(facts)) as fabric:
             described = fabric.describe()
             facts.delay_mechanism = described.get("delay_mechanism", facts.delay_mechanism)
             facts.dilation = described.get("dilation", facts.dilation)
@@ -229,14 +230,17 @@ def _play_alone(folder: Path, facts: RunInfo, system: str, seed: int) -> None:
     """One system and seed on a fabric of its own, in this process."""
     assembly = Assembly(from_dict(facts.experiment, info_file.FILE_NAME), _torch_device(facts))
     device = _torch_device(facts)
-    with signals_interrupt(), threads(1), _open_fabric(facts.fabric, assembly, device, folder) as fabric:
+    with held_too(folder), signals_interrupt(), threads(1), _open_fabric(facts.fabric, assembly, device) as fabric:
         _Play(folder, facts, assembly, fabric, system, seed, can_draw=False).run()
 
 
 def _with_warnings(notes: list[str], report: dict[str, Any], stolen: float) -> list[str]:
     """The run's notes, with one on each of delay stage, trace and machine that did not keep its time."""
     frames, changes, machine = "The delay line", "Of the trace's", "This machine's hypervisor"
-    said = [note for note in notes if not note.startswith((frames, changes, machine))]
+    down = "Links went down"
+    said = [note for note in notes if not note.startswith((frames, changes, machine, down))]
+    if were_down := report.get("were_down"):
+        said.append(f"{down} and came up again, which nobody had asked for: {', '.join(were_down)}.")
     if stolen > STOLEN:
         said.append(f"{machine} took {100 * stolen:.0f} % of its time: what was measured meanwhile took longer.")
     if (late_ms := report.get("lateness_p99_ms", 0.0)) > LATE_MS:
@@ -285,27 +289,34 @@ class _Play:
         self.clock = last.clock if last else self.clock
         with Recorder.resume(self.folder, self.clock.step) as self.recorder:
             info_file.write_info(self.folder, self.info)
-            with self._watching():
-                self.fabric.record, self.fabric.observe = self._record, self._show
-                self.fabric.probe, self.fabric.probe_steps = self._probe if self._probing else None, self._probing
-                how = "finished"
-                try:
+            how = "finished"
+            try:
+                with reserving(self.folder / RESERVED), self._watching():
+                    self.fabric.record, self.fabric.observe = self._record, self._show
+                    self.fabric.probe, self.fabric.probe_steps = self._probe if self._probing else None, self._probing
                     self._segments(last)
-                except TraceEnded as end:  # evaluated and kept as of the last checkpoint
-                    how, self.clock = "ended", Clock(self.clock.step, end.clock_s)
-                except KeyboardInterrupt:
-                    self.fabric.close()  # roles in other processes would go on recording
-                    self._end("interrupted", "stopped by a signal")
-                    raise Interrupted(
-                        f"stopped; the last checkpoint of {self.system} is at step {self.clock.step}; "
-                        f"go on with --resume {self.folder.parents[1]}"
-                    ) from None
-                except Exception as error:
-                    self.fabric.close()
-                    self._end("failed", str(error))
-                    raise
+            except TraceEnded as end:  # evaluated and kept as of the last checkpoint
+                how, self.clock = "ended", Clock(self.clock.step, end.clock_s)
+            except KeyboardInterrupt:
+                self.fabric.close()  # roles in other processes would go on recording
+                self._end("interrupted", "stopped by a signal")
+                raise Interrupted(
+                    f"stopped; the last checkpoint of {self.system} is at step {self.clock.step}; "
+                    f"go on with --resume {self.folder.parents[1]}"
+                ) from None
+            except Exception as error:
+                self.fabric.close()
+                failure = self._of_disk(error) if isinstance(error, OSError) else error
+                with suppress(
+                    OSError
+                ):  # tables that do not fit on a full disk are made of the events when they are read
+                    self._end("failed", str(failure))
+                raise failure from error.__cause__
             self._end(how)
         checkpoint.remove(self.folder)
+
+    def _of_disk(self, error: OSError) -> RunError:
+        return RunError(f"{of_file(error, self.folder)}; go on with --resume {self.folder.parents[1]}")
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -322,10 +333,12 @@ class _Play:
             yield
 
     def _is_finished(self) -> bool:
-        try:
+        """By its run.json, where it has one: a damaged one is refused rather than all played again."""
+        if (self.folder / info_file.FILE_NAME).is_file():
             return info_file.read_info(self.folder, ResultInfo).status in info_file.DONE
-        except InputError:
-            return False
+        events = self.folder / lines.FILE_NAME
+        last = lines.last_event(events) if events.is_file() else None
+        return isinstance(last, RunEnded) and last.how in info_file.DONE
 
     def _segments(self, last: Checkpoint | None) -> None:
         self.fabric.begin(self.system, self.seed, self.folder, self.clock.clock_s, last.folder if last else None)
@@ -360,6 +373,7 @@ class _Play:
     def _probe(self, step: int, time_s: float, states: Mapping[str, Any]) -> None:
         """Test the model that is reported as it was at a step; the clock does not go on meanwhile."""
         models = self.assembly.system(self.system, self.seed).models(states)
+        divergence.note(models, time_s, step, self._record)
         name = reported(models, Target.of(self.facts).model)
         result, train_loss = self.assembly.probe(models[name])
         self._record(self._evaluated(name, result, time_s=time_s, step=step, probe=True, train_loss=train_loss))
@@ -402,13 +416,16 @@ class _Play:
             watcher.see(event)
 
     def _end(self, how: str, error: str = "") -> None:
-        self._record(RunEnded(time_s=self.clock.clock_s, step=self.clock.step, how=how, error=error))
         self.info.status, self.info.error = how, error
-        self.recorder.finish()
+        try:
+            self._record(RunEnded(time_s=self.clock.clock_s, step=self.clock.step, how=how, error=error))
+        finally:
+            info_file.write_info(self.folder, self.info)  # before the tables, for which there may be no room
+        self.info.checksums = self.recorder.finish()
         info_file.write_info(self.folder, self.info)
 
 
-def _open_fabric(name: str, assembly: Assembly, device: str, scratch: Path) -> Fabric:
+def _open_fabric(name: str, assembly: Assembly, device: str) -> Fabric:
     experiment = assembly.experiment
 
     def check(network: Any) -> dict[str, Any]:
@@ -416,7 +433,7 @@ def _open_fabric(name: str, assembly: Assembly, device: str, scratch: Path) -> F
 
         return gate.check(network, used=experiment.roles.wan_pairs).record()
 
-    return FABRICS.find(name).open(Setting(assembly, device, scratch, check if experiment.run.gate else None))
+    return FABRICS.find(name).open(Setting(assembly, device, check if experiment.run.gate else None))
 
 
 def new_id(fabric: str) -> str:

@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from testbed.errors import InputError
 from testbed.experiment.load import Point, from_dict
 from testbed.fabrics.registry import FABRICS
-from testbed.files import write_whole
+from testbed.files import plain_name
 from testbed.harness import session
-from testbed.record.info import DONE, ResultInfo, read_info
+from testbed.harness.lock import held
+from testbed.record.info import DONE, ResultInfo, read_facts, read_info, write_facts
 from testbed.record.info import FILE_NAME as RUN_FILE
 from testbed.roles.compute import MEASURED
 
@@ -59,7 +59,7 @@ def begin(points: Sequence[Point], request: session.Request, folder: Path) -> Pa
         experiments,
         request.tensorboard,
     )
-    write_whole(folder / FILE_NAME, msgspec.json.format(msgspec.json.encode(stored), indent=1).decode() + "\n")
+    write_facts(folder / FILE_NAME, stored)
     return folder
 
 
@@ -69,19 +69,20 @@ def read(folder: Path) -> Stored:
     Raises
     ------
     InputError
-        `series.json` is missing or damaged.
+        `series.json` is missing or damaged, or a label in it is no name of a folder in this one.
     """
     path = folder / FILE_NAME
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Stored)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); start the series anew") from None
+    stored = read_facts(path, Stored)
+    for label in stored.points:
+        plain_name(label, f"{path}: points:")
+    return stored
 
 
 def play(folder: Path, jobs: int | None, report: Report) -> None:
     """Play what is still to be played; `report` plays one run, given its folder and what does it, and reports on it."""
     stored = read(folder)
-    for label, data in stored.points.items():
+    experiments = {label: from_dict(data, str(folder / FILE_NAME)) for label, data in stored.points.items()}
+    for label, experiment in experiments.items():
         place = folder / label
         if not (place / RUN_FILE).is_file():
             notes = _share(folder, stored, label)
@@ -94,8 +95,9 @@ def play(folder: Path, jobs: int | None, report: Report) -> None:
                 command=stored.command,
                 notes=(*stored.notes, *notes),
             )
-            session.prepare(from_dict(data, str(folder / FILE_NAME)), request)
-        report(place, session.ready(place, jobs))
+            session.prepare(experiment, request)
+        with held(place):
+            report(place, session.ready(place, jobs))
 
 
 def _share(folder: Path, stored: Stored, label: str) -> list[str]:

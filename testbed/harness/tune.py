@@ -26,6 +26,7 @@ from testbed.experiment.schema import Experiment
 from testbed.fabrics.registry import FABRICS
 from testbed.files import write_whole
 from testbed.harness import session
+from testbed.harness.lock import held
 from testbed.harness.pool import run_all
 from testbed.record import info as info_file
 from testbed.record.info import MetricInfo
@@ -107,7 +108,7 @@ def outcomes(folder: Path) -> list[Outcome]:
     """The trials of one system that are done, in order."""
     found: list[Outcome] = []
     while (path := folder / f"trial-{len(found)}" / TRIAL_FILE).is_file():
-        found.append(msgspec.json.decode(path.read_bytes(), type=Outcome))
+        found.append(info_file.read_facts(path, Outcome))
     return found
 
 
@@ -172,9 +173,10 @@ def _play(
     if not (folder / info_file.FILE_NAME).is_file():
         folder.mkdir(parents=True, exist_ok=True)
         session.prepare(tried, session.Request(target=system, fabric=fabric, folder=folder, command=("tune",)))
-    session.ready(folder, jobs=1)()
+    with held(folder):
+        session.ready(folder, jobs=1)()
     outcome = _outcome(tried, folder, options)
-    write_whole(folder / TRIAL_FILE, msgspec.json.encode(outcome).decode())
+    info_file.write_facts(folder / TRIAL_FILE, outcome)
     return outcome
 
 

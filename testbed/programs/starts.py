@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ import msgspec
 from testbed.errors import InputError
 from testbed.experiment import strict
 from testbed.programs.hosts import named
+from testbed.wan import plain
 from testbed.wan.plan import NetworkPlan
 
 READY_S = 60.0
@@ -101,11 +101,11 @@ def load(path: Path, plan: NetworkPlan) -> list[Start]:
         content = path.read_bytes()
         if len(content) > LARGEST_BYTES:
             raise InputError(f"{path}: {len(content):,} bytes; a file of starts has at most {LARGEST_BYTES:,}")
-        data = tomllib.loads(content.decode())
+        data = plain.toml(content.decode(), str(path), any_text=True)  # NUL: see `_start`
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8
-        raise InputError(f"{path}: {error}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text file: {error}") from None
     entries = strict.read(data, _File, str(path)).start
     found = [_start(entry, plan, f"{path}: start {number}") for number, entry in enumerate(entries, 1)]
     if all(start.service for start in found):

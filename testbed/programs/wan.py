@@ -17,6 +17,7 @@ from testbed.emulation import awake
 from testbed.emulation.network import EmulatedNetwork
 from testbed.emulation.trace_player import Lateness, TracePlayer
 from testbed.errors import NetworkError, TestbedError
+from testbed.faults import Schedule
 from testbed.fidelity import gate
 from testbed.programs import hosts, marks
 from testbed.programs.publish import Published, published
@@ -25,7 +26,6 @@ from testbed.record.events import LinkBytes
 from testbed.record.program import ProgramInfo
 from testbed.record.recorder import Recorder
 from testbed.wan.plan import NetworkPlan
-from testbed.wan.trace import Change, Trace
 
 NAMES = Path("/etc/hosts")
 INTERVAL_S = 1.0
@@ -37,7 +37,7 @@ class Asked:
 
     Parameters
     ----------
-    trace : how the WAN changes meanwhile
+    schedule : how the WAN changes meanwhile
     dilation : k; the network is k times slower, and so is its clock
     probed : whether it is measured before
     ports : of hosts, that are reachable from the machine
@@ -45,7 +45,7 @@ class Asked:
     """
 
     plan: NetworkPlan
-    trace: Trace | None = None
+    schedule: Schedule | None = None
     dilation: float = 1.0
     probed: bool = True
     ports: Sequence[Published] = ()
@@ -115,7 +115,7 @@ def up(asked: Asked, title: str, folder: Path, say: Callable[[str], None]) -> It
                 facts.delay = network.delay_report() | lateness.report()
                 counted = network.counters()
                 facts.wan_drops = {link: counted[link].drops for link in facts.network}
-                recorder.finish()
+                facts.checksums = recorder.finish()
                 carried = frames.link_totals(folder) or {}
                 facts.wan_bytes = {link: carried.get(link, 0) for link in facts.network}
                 program.write(folder, facts)
@@ -129,7 +129,7 @@ def _there(wan: Wan, asked: Asked, lateness: Lateness) -> Iterator[None]:
         stack.enter_context(published(wan.network, asked.ports))
         stack.enter_context(marks.kept(wan.info.hosts, wan.recorder.record, wan.now_s))
         stack.enter_context(_metered(wan))
-        stack.enter_context(_following(wan, asked.trace, lateness))
+        stack.enter_context(_following(wan, asked.schedule, lateness))
         yield
 
 
@@ -196,19 +196,12 @@ def _sample(wan: Wan, before: dict[str, int], since_s: float) -> tuple[dict[str,
 
 
 @contextmanager
-def _following(wan: Wan, trace: Trace | None, lateness: Lateness) -> Iterator[None]:
-    """Let the WAN follow a trace, if there is one, from now on."""
-    if trace is None:
+def _following(wan: Wan, schedule: Schedule | None, lateness: Lateness) -> Iterator[None]:
+    """Let the WAN follow a schedule, if there is one, from now on."""
+    if schedule is None:
         yield
         return
-    network = wan.network
-
-    def change(asked: Change) -> None:
-        network.set_rate(asked.src, asked.dst, asked.goodput_mbit)
-        if asked.delay_s is not None:
-            network.set_delay(asked.src, asked.dst, asked.delay_s)
-
-    player = TracePlayer(trace, change, -1.0, 0.0, monotonic(), network.dilation)
+    player = TracePlayer(schedule, wan.network.change, -1.0, 0.0, monotonic(), wan.network.dilation)
     try:
         yield
     finally:

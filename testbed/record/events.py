@@ -5,7 +5,15 @@ Every time is seconds on the run's clock (dilation already divided out), `0.0` b
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
+"""What can be added up thousands of times in 64 bits; a larger one, or one below 0, is damage."""
+
+LONGEST_INTERVAL_S = 1e4
+"""A `LinkBytes` stands for at most so long, which bounds the memory that reading it takes: a row a second."""
 
 
 class Event(msgspec.Struct, tag_field="event", frozen=True, kw_only=True, omit_defaults=True):
@@ -21,7 +29,7 @@ class Event(msgspec.Struct, tag_field="event", frozen=True, kw_only=True, omit_d
 class RunStarted(Event, tag="run-started", frozen=True, kw_only=True):
     """A run (or its resumption) of one system and seed begins at `step`."""
 
-    step: int
+    step: Count
 
 
 class StepDone(Event, tag="step", frozen=True, kw_only=True):
@@ -34,13 +42,13 @@ class StepDone(Event, tag="step", frozen=True, kw_only=True):
     In a timing-only run one event stands for all `workers` of a region that did the same at the same moment.
     """
 
-    step: int
+    step: Count
     loss: float
     compute_s: float
     codec_s: float | None = None
     lan_s: float | None = None
     wan_s: float | None = None
-    workers: int = 1
+    workers: Count = 1
 
 
 class Evaluated(Event, tag="evaluated", frozen=True, kw_only=True):
@@ -51,11 +59,11 @@ class Evaluated(Event, tag="evaluated", frozen=True, kw_only=True):
     that is reported, often, on fewer test examples (`images`) and on as many training examples (`train_loss`).
     """
 
-    step: int
+    step: Count
     model: str
     loss: float
     accuracy: float | None = None
-    images: int  # test examples, of whatever kind
+    images: Count  # test examples, of whatever kind
     metrics: dict[str, float | None] = {}  # None: not a number
     probe: bool = False
     train_loss: float | None = None
@@ -71,7 +79,7 @@ class LinkBytes(Event, tag="link", frozen=True, kw_only=True):
 
     link: str
     interval_s: float
-    wire_bytes: int
+    wire_bytes: Count
 
 
 def is_wan(link: str) -> bool:
@@ -83,16 +91,16 @@ class Sent(Event, tag="sent", frozen=True, kw_only=True):
     """What `node` has sent to `peer` in the segment that ended: messages, and their bytes as TCP carries them."""
 
     peer: str
-    messages: int
-    nbytes: int
+    messages: Count
+    nbytes: Count
 
 
 class Size(Event, tag="size", frozen=True, kw_only=True):
     """A message whose size depends on the data, which `node` sent in `step`: bytes of each buffer."""
 
-    step: int
+    step: Count
     kind: str
-    buffers: list[int]
+    buffers: list[Count]
 
 
 class Capacity(Event, tag="capacity", frozen=True, kw_only=True):
@@ -108,10 +116,23 @@ class Capacity(Event, tag="capacity", frozen=True, kw_only=True):
 
 
 class Cut(Event, tag="cut", frozen=True, kw_only=True):
-    """WAN link `link` ("src>dst") loses all that it is given from now on, or carries again (`healed`)."""
+    """WAN link `link` ("src>dst") loses all that it is given from now on, or carries again (`healed`).
+
+    `late_s` is how much later than it was due, where a schedule asked for it.
+    """
 
     link: str
     healed: bool = False
+    late_s: float = 0.0
+
+
+class Faulted(Event, tag="fault", frozen=True, kw_only=True):
+    """Fault number `fault` of the experiment begins, or is `over`; `about` says what it is in a few words."""
+
+    fault: Count
+    kind: str
+    about: str
+    over: bool = False
 
 
 class Mark(Event, tag="mark", frozen=True, kw_only=True):
@@ -123,15 +144,37 @@ class Mark(Event, tag="mark", frozen=True, kw_only=True):
 class Exchange(Event, tag="exchange", frozen=True, kw_only=True):
     """WeightGrad: one round of the global exchange, seen by the GS (`included`: the regions averaged)."""
 
-    round: int
+    round: Count
     included: list[str]
     reason: str  # "significant", "interval" (T expired at an LPS), "t-global", or "asked" (a late contribution)
+
+
+class Absent(Event, tag="absent", frozen=True, kw_only=True):
+    """A server goes on without `peer` from `step` on, or has it `back` after `step`.
+
+    It has then `missed` so many steps, and what lets it catch up is a message of `nbytes`.
+    """
+
+    peer: str
+    step: Count
+    back: bool = False
+    missed: Count = 0
+    nbytes: Count = 0
+
+
+class Diverged(Event, tag="diverged", frozen=True, kw_only=True):
+    """How far a region's copy of the model is from the mean of all regions' at `step`: Euclidean norms over weights."""
+
+    step: Count
+    region: str
+    distance: float
+    norm: float  # of the mean
 
 
 class Threshold(Event, tag="threshold", frozen=True, kw_only=True):
     """WeightGrad: an LPS's significance against its threshold G_thresh when it changed or was crossed."""
 
-    step: int
+    step: Count
     significance: float
     threshold: float
 
@@ -150,8 +193,8 @@ class Bits(Event, tag="bits", frozen=True, kw_only=True):
     `reward` is what the steps since the last decision earned (equation 2); None at the first.
     """
 
-    step: int
-    bits: int
+    step: Count
+    bits: Annotated[int, msgspec.Meta(ge=0, le=64)]
     reward: float | None = None
 
 
@@ -165,13 +208,13 @@ class Overrun(Event, tag="overrun", frozen=True, kw_only=True):
 class Checkpointed(Event, tag="checkpointed", frozen=True, kw_only=True):
     """All roles stood at a step boundary and their states were saved."""
 
-    step: int
+    step: Count
 
 
 class RunEnded(Event, tag="run-ended", frozen=True, kw_only=True):
     """The run ended: `how` is "finished", "ended" (as its trace), "interrupted", or "failed" (with the error line)."""
 
-    step: int
+    step: Count
     how: str
     error: str = ""
 
@@ -185,8 +228,11 @@ AnyEvent = (
     | Size
     | Capacity
     | Cut
+    | Faulted
     | Mark
     | Exchange
+    | Absent
+    | Diverged
     | Threshold
     | Guard
     | Bits

@@ -1,7 +1,8 @@
 """The facts of a run: what was asked for, on which network, with which data, on which machine.
 
 `<run>/run.json` holds a `RunInfo`, `<run>/<system>/seed-<n>/run.json` a `ResultInfo`. Every field has a default,
-so that a record of another version, or one that lost a key, still reads.
+so that a record of another version, or one that lost a key, still reads. Its last line is the CRC-32 of what stands
+above it, by which damage shows; older records have none.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -18,7 +21,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from testbed.errors import InputError
-from testbed.files import write_whole
+from testbed.files import crc32, write_whole
 
 FILE_NAME = "run.json"
 MODELLED_NETWORK = "modelled"  # the delay mechanism of a network that is a model
@@ -27,6 +30,7 @@ PACKAGES = (
     *("ray", "mininet", "pyzmq", "pyroute2"),
 )
 GIT_TIMEOUT_S = 5.0
+CRC = b',\n  "crc": "'  # begins the last line of a file of facts
 DONE = ("finished", "ended")  # the statuses of a system and seed that has nothing left to do
 
 
@@ -66,6 +70,27 @@ class LinkInfo(msgspec.Struct, kw_only=True):
 
     goodput_mbit: float
     rtt_ms: float
+
+
+class ProbeInfo(msgspec.Struct, kw_only=True):
+    """What the gate measured of a link (`testbed.fidelity.gate`), in `unit`; None where nothing came."""
+
+    section: str = ""
+    name: str = ""
+    unit: str = ""
+    asked: float | None = None
+    measured: float | None = None
+    bound: str = ""
+    ok: bool = False
+
+
+class FidelityInfo(msgspec.Struct, kw_only=True):
+    """The fidelity record of a network: `missed` of its `figures` lie beyond their bounds."""
+
+    path: str = ""
+    date: str = ""
+    figures: int = 0
+    missed: int = 0
 
 
 class PluginInfo(msgspec.Struct, kw_only=True):
@@ -117,7 +142,7 @@ class ResultInfo(msgspec.Struct, kw_only=True):
     """The facts of one system and seed.
 
     `status` is "running", "finished", "ended" (where its trace does), "interrupted" or "failed" (then `error` is the
-    error's line).
+    error's line). `checksums` are of the tables beside it (`testbed.files.crc32_of`) by file name, once the run ended.
     """
 
     system: str = ""
@@ -126,10 +151,12 @@ class ResultInfo(msgspec.Struct, kw_only=True):
     steps: int | None = None  # planned
     status: str = "running"
     error: str = ""
+    checksums: dict[str, str] = {}
 
 
 Info = TypeVar("Info", RunInfo, ResultInfo)
 Facts = TypeVar("Facts", bound=msgspec.Struct)
+OnDamage = Callable[[str], None]
 
 
 def hash_of(experiment: dict[str, Any]) -> str:
@@ -142,30 +169,65 @@ def write_info(folder: Path, info: RunInfo | ResultInfo) -> None:
     write_facts(folder / FILE_NAME, info)
 
 
-def read_info(folder: Path, kind: type[Info]) -> Info:
-    """Read `folder/run.json`; InputError as `read_facts` raises."""
-    return read_facts(folder / FILE_NAME, kind)
+def read_info(folder: Path, kind: type[Info], on_damage: OnDamage | None = None) -> Info:
+    """Read `folder/run.json` as `read_facts` reads it."""
+    return read_facts(folder / FILE_NAME, kind, on_damage)
 
 
 def write_facts(path: Path, facts: msgspec.Struct) -> None:
     """Write a struct as JSON, whole or not at all."""
-    write_whole(path, msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n")
+    body = msgspec.json.format(msgspec.json.encode(facts), indent=2).removesuffix(b"\n}")
+    write_whole(path, body + CRC + _last_line(body))
 
 
-def read_facts(path: Path, kind: type[Facts]) -> Facts:
+def _last_line(body: bytes) -> bytes:
+    return f'{crc32(body)}"\n}}\n'.encode()
+
+
+def read_facts(path: Path, kind: type[Facts], on_damage: OnDamage | None = None) -> Facts:
     """Read a struct; fields that are not there keep their defaults.
+
+    Parameters
+    ----------
+    on_damage : told in a sentence where the file is not as it was written, and what it says is taken all the same
 
     Raises
     ------
     InputError
-        The file is missing, is not JSON, or holds a value of the wrong type.
+        The file is missing, is not JSON, or holds a value of the wrong type; without `on_damage` also where it is not
+        as it was written.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        content = path.read_bytes()
+        facts = msgspec.json.decode(content, type=kind)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise InputError(f"{path}: {error}") from None
+    except (ValueError, RecursionError):  # not UTF-8, or a number or a nesting without end
+        raise InputError(f"{path}: no facts of a run can be read there; the file is damaged") from None
+    body, mark, rest = content.rpartition(CRC)
+    if mark and rest != _last_line(body):
+        damage = f"{path}: not as it was written (its last line, the CRC-32 of the others, says so)"
+        if on_damage is None:
+            raise InputError(f"{damage}; put the file back, or take that line out if you changed it on purpose")
+        on_damage(damage)
+    return facts
+
+
+def probes_of(gate: Mapping[str, Any]) -> list[ProbeInfo]:
+    """What the gate measured, as far as it is understood here."""
+    figures = gate.get("figures")
+    found = (converted(each, ProbeInfo) for each in figures) if isinstance(figures, list) else ()
+    return [each for each in found if each is not None]
+
+
+def converted(plain: Any, kind: type[Facts]) -> Facts | None:
+    """Plain data as a struct; None where it is none."""
+    try:
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError:
+        return None
 
 
 def environment() -> Environment:
@@ -173,7 +235,7 @@ def environment() -> Environment:
     commit, dirty = _checkout()
     return Environment(
         python=platform.python_version(),
-        packages=_packages(),
+        packages=dict(_packages()),
         platform=platform.platform(),
         kernel=platform.release(),
         cpu=_cpu_model(),
@@ -184,6 +246,7 @@ def environment() -> Environment:
     )
 
 
+@cache  # what is installed stays for as long as the process does
 def _packages() -> dict[str, str]:
     found = {}
     for name in PACKAGES:

@@ -3,7 +3,8 @@
 1. A line is written whole by one system call. A killed run can only tear the last one, and a last line without
    its newline counts as torn.
 2. JSON has no NaN and no infinity: a number that is neither is written as null and read as NaN.
-3. A line that cannot be read (another version's event, a damaged disk) is counted and left out.
+3. A line ends with the CRC-32 of what stands before it, as the key `crc`; those of older records do not.
+4. A line that cannot be read (another version's event, a damaged disk) is counted and left out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from testbed.files import crc32
 from testbed.record.events import AnyEvent, Checkpointed, Event
 
 FILE_NAME = "events.jsonl"
@@ -24,6 +26,7 @@ STEP_PREFIX = b'{"event":"step",'
 LINK_PREFIX = b'{"event":"link",'
 _CHECKPOINT_PREFIX = b'{"event":"checkpointed",'
 TAIL_BYTES = 65536
+_CRC, _END = b',"crc":"', b'"}'
 
 
 def _plain(value: Any) -> Any:
@@ -35,25 +38,30 @@ def _plain(value: Any) -> Any:
 
 _encoder = msgspec.json.Encoder(enc_hook=_plain)
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)  # no JSON; not UTF-8 or endless digits; nested deeply
 
 
 def encode(event: Event) -> bytes:
     """The event as one line, newline included."""
-    return _encoder.encode(event) + b"\n"
+    body = _encoder.encode(event)[:-1]
+    return body + _CRC + crc32(body).encode() + _END + b"\n"
 
 
 def decode(line: bytes) -> AnyEvent | None:
-    """The event on a line (null numbers as NaN), or None where the line holds none that is known here."""
+    """The event on a line (null numbers as NaN), or None where it is damaged or holds none that is known here."""
+    body, mark, rest = line.rpartition(_CRC)
+    if mark and rest.rstrip(b"\n") != crc32(body).encode() + _END:
+        return None
     try:
         return _decoder.decode(line)
     except msgspec.ValidationError:
         pass
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     try:
         fields = msgspec.json.decode(line)
         return msgspec.convert({k: math.nan if v is None else v for k, v in fields.items()}, AnyEvent)
-    except (msgspec.ValidationError, AttributeError):
+    except (*UNREADABLE, AttributeError):
         return None
 
 

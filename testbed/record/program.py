@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from testbed.record.info import Environment, LinkInfo, read_facts, write_facts
+from testbed.record.info import Environment, LinkInfo, OnDamage, read_facts, write_facts
 
 FILE_NAME = "exec.json"
 
@@ -37,6 +37,7 @@ class ProgramInfo(msgspec.Struct, kw_only=True):
     wan_bytes: dict[str, int] = {}
     wan_drops: dict[str, int] = {}  # packets that found a link's queue full
     error: str = ""
+    checksums: dict[str, str] = {}  # of the tables beside it (`testbed.files.crc32_of`), by file name
 
     @property
     def failed(self) -> list[str]:
@@ -49,6 +50,6 @@ def write(folder: Path, info: ProgramInfo) -> None:
     write_facts(folder / FILE_NAME, info)
 
 
-def read(folder: Path) -> ProgramInfo:
-    """Read `folder/exec.json`; InputError as `testbed.record.info.read_facts` raises."""
-    return read_facts(folder / FILE_NAME, ProgramInfo)
+def read(folder: Path, on_damage: OnDamage | None = None) -> ProgramInfo:
+    """Read `folder/exec.json` as `testbed.record.info.read_facts` reads it."""
+    return read_facts(folder / FILE_NAME, ProgramInfo, on_damage)

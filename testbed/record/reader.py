@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice, product
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +16,8 @@ from testbed.record import frames, lines
 from testbed.record.events import RunEnded
 from testbed.record.info import FILE_NAME as INFO_NAME
 from testbed.record.info import ResultInfo, RunInfo, read_info
+
+MOST_PLAYS = 10_000  # systems and seeds that are looked for; more are no run's, but damage
 
 
 @dataclass
@@ -63,7 +66,12 @@ class Result:
     def events(self) -> pd.DataFrame:
         """Every event that is in none of the other frames (exchanges, thresholds, guards, checkpoints, ...)."""
         path = self.folder / lines.FILE_NAME
-        return frames.other_events(path) if path.exists() else pd.DataFrame(columns=["event", "time_s", "node"])
+        if not path.exists():
+            return pd.DataFrame(columns=["event", "time_s", "node"])
+        found, unreadable = frames.other_events(path)
+        if self._parsed is None:  # which has counted them
+            self._note_unreadable(unreadable)
+        return found
 
     @cached_property
     def link_bytes(self) -> dict[str, int]:
@@ -87,38 +95,51 @@ class Result:
         if self._parsed is not None:
             whole = getattr(self._parsed, name)
             return whole if columns is None else whole[columns]
-        frame = frames.read(self.folder, name, columns)
-        if frame is None:
-            frame = frames.empty(name)
-        return frame if columns is None else frame[columns]
+        if name in self._faults:
+            return frames.empty(name) if columns is None else frames.empty(name).reindex(columns=columns)
+        return frames.read(self.folder, name, columns)
+
+    @cached_property
+    def _faults(self) -> dict[str, str]:
+        """Why Parquet files do not serve, by the name of the frame."""
+        found = {name: frames.fault(self.folder, name, self.info.checksums) for name in frames.DTYPES}
+        return {name: fault for name, fault in found.items() if fault}
 
     @cached_property
     def _parsed(self) -> frames.Frames | None:
         """The frames made from the events, where the Parquet files do not serve."""
-        lacking = [name for name in frames.DTYPES if frames.read(self.folder, name, columns=[]) is None]
-        if not lacking:
+        if not self._faults:
             return None
-        files = ", ".join(f"{name}.parquet" for name in lacking)
+        files = ", ".join(f"{frames.file_name(name)} ({fault})" for name, fault in self._faults.items())
         path = self.folder / lines.FILE_NAME
         if not path.exists():
-            self.missing.append(f"{files} and {lines.FILE_NAME} are missing: those numbers are not known")
+            self.missing.append(f"{files} and {lines.FILE_NAME} do not serve: those numbers are not known")
             return None
-        if self.status == "finished":  # any other record has them only where the run was stopped in good order
-            self.missing.append(f"{files} missing or out of date: read from {lines.FILE_NAME}")
+        if self.info.checksums or self.status == "finished" or "damaged" in self._faults.values():
+            self.missing.append(f"{files}: read from {lines.FILE_NAME} instead")
         parsed = frames.parse(path)
-        if parsed.unreadable:
-            self.missing.append(f"{parsed.unreadable} damaged lines of {lines.FILE_NAME} were left out")
+        self._note_unreadable(parsed.unreadable)
         return parsed
+
+    def _note_unreadable(self, count: int) -> None:
+        if count:
+            self.missing.append(f"{count} damaged lines of {lines.FILE_NAME} were left out")
 
 
 @dataclass
 class Run:
-    """A run: its facts, its results in the order of the experiment, and what its record lacks."""
+    """A run: its facts, its results in the order of the experiment, and what the record of the run itself `lacks`."""
 
     folder: Path
     info: RunInfo
     results: list[Result]
-    missing: list[str] = field(default_factory=list)
+    lacks: list[str] = field(default_factory=list)
+
+    @property
+    def missing(self) -> list[str]:
+        """What the record lacks, one sentence each, as far as it has been read."""
+        of_results = (f"{each.system} seed {each.seed}: {note}" for each in self.results for note in each.missing)
+        return [*self.lacks, *of_results]
 
     @property
     def name(self) -> str:
@@ -140,10 +161,12 @@ def load(path: str | Path) -> Run:
         raise InputError(_no_run(Path(path)))
     missing: list[str] = []
     try:
-        info = read_info(folder, RunInfo)
+        info = read_info(folder, RunInfo, on_damage=missing.append)
     except InputError as error:
         info = RunInfo()
         missing.append(f"the facts of the run are not known: {error}")
+    if not (info.target or info.experiment or info.systems or missing):
+        missing.append(f"{folder / INFO_NAME}: it says nothing of a run")
     info.target = info.target or folder.parent.name
     info.run_id = info.run_id or folder.name
     results = [_load_result(one) for one in found if one.name.removeprefix("seed-").isdigit()]
@@ -152,28 +175,30 @@ def load(path: str | Path) -> Run:
     there = {(result.system, result.seed) for result in results}
     missing += [
         f"{system} seed {seed}: not started"
-        for system in info.systems
-        for seed in info.seeds
+        for system, seed in islice(product(info.systems, info.seeds), MOST_PLAYS)
         if (system, seed) not in there
     ]
-    missing += [f"{result.system} seed {result.seed}: {note}" for result in results for note in result.missing]
     return Run(folder, info, results, missing)
 
 
 def _load_result(folder: Path) -> Result:
     missing: list[str] = []
     try:
-        info = read_info(folder, ResultInfo)
+        info = read_info(folder, ResultInfo, on_damage=missing.append)
     except InputError as error:
         info = ResultInfo()
         missing.append(f"its options are not known: {error}")
     system, seed = folder.parent.name, int(folder.name.removeprefix("seed-"))
+    if info.system and (info.system, info.seed) != (system, seed):
+        missing.append(f"{folder / INFO_NAME}: it is of {info.system} seed {info.seed}")
     result = Result(system, seed, folder, info, _status(folder, info), missing)
     path = folder / lines.FILE_NAME
     if not path.exists():
         missing.append(f"{lines.FILE_NAME} is missing: single workers and events are not known")
     elif lines.is_torn(path):
         missing.append(f"the last line of {lines.FILE_NAME} is cut off and was left out")
+    elif info.checksums and frames.lost_events(folder):
+        missing.append(frames.LOST_EVENTS)
     if result.status == "failed" and info.error:
         missing.append(f"it failed: {info.error}")
     if result.status == "partial":
@@ -183,11 +208,14 @@ def _load_result(folder: Path) -> Result:
 
 
 def _status(folder: Path, info: ResultInfo) -> str:
-    """How it ended: by its last event, or by its run.json where the events are gone."""
+    """How it ended: by its last event, or by its run.json where the events or their end are gone."""
     path = folder / lines.FILE_NAME
     if path.exists():
         last = lines.last_event(path)
-        return last.how if isinstance(last, RunEnded) else "partial"
+        if isinstance(last, RunEnded):
+            return last.how
+        if not info.checksums:  # which stand there once it has ended
+            return "partial"
     return "partial" if info.status == "running" else info.status
 
 

@@ -11,10 +11,11 @@ from rich.console import Console
 from testbed.files import write_whole
 from testbed.record.info import FILE_NAME as RUN_FILE
 from testbed.record.reader import Run, load
+from testbed.report.numbers import faultless
 from testbed.report.numbers.labels import POINT, key, short
 from testbed.report.numbers.sentences import caveats, conditions, title
 from testbed.report.numbers.summary import summarize
-from testbed.report.numbers.tables import csv, markdown_table, rows
+from testbed.report.numbers.tables import csv, markdown_table, markdown_text, rows
 from testbed.report.page.markdown import markdown_beside, provenance
 from testbed.report.papers import beside
 from testbed.report.pictures import draw
@@ -56,6 +57,8 @@ def show_series(folder: Path, labels: Sequence[str], console: Console | None = N
     console.print(
         rich_table(f"{title(first)}, a series of {len(labels)} runs", *rows(_together(frames), (POINT, "system")))
     )
+    if faulted := _faulted(runs, frames):
+        console.print(rich_table("Against the run without faults", faultless.HEADS, faulted))
     show_beside(console, [key(labels[0]), *beside.HEADS], _compared(runs, frames), beside.setting(first, FIRST))
 
 
@@ -81,14 +84,23 @@ def _compared(runs: dict[str, Run], frames: dict[str, pd.DataFrame]) -> list[lis
     return [[short(label), *row] for label, frame in frames.items() for row in beside.paper_rows(runs[label], frame)]
 
 
+def _faulted(runs: dict[str, Run], frames: dict[str, pd.DataFrame]) -> list[list[str]]:
+    """What faults did to each system, where one of the runs has none."""
+    found = faultless.against_faultless(runs, frames)
+    return faultless.rows(found, {label: short(label) for label in frames}) if len(found) else []
+
+
 def _markdown(runs: dict[str, Run], frames: dict[str, pd.DataFrame], together: pd.DataFrame, wanted: int) -> str:
     label, first = next((label, run) for label, run in runs.items() if label in frames)
-    parts = [f"# {title(first)}, a series of {wanted} runs", f"The first of them: {conditions(first)}"]
-    parts += [f"> **{sentence}**" for sentence in caveats(first, frames[label])]
+    parts = [f"# {markdown_text(title(first))}, a series of {wanted} runs"]
+    parts += [f"The first of them: {markdown_text(conditions(first))}"]
+    parts += [f"> **{markdown_text(sentence)}**" for sentence in caveats(first, frames[label])]
     if len(frames) < wanted:
         parts.append(f"> **{wanted - len(frames)} of {wanted} runs have no result yet**")
     parts.append(markdown_table(*_table(together)))
     parts += markdown_beside([key(label), *beside.HEADS], _compared(runs, frames), beside.setting(first, FIRST))
+    if faulted := _faulted(runs, frames):
+        parts += ["## Against the run without faults", markdown_table(faultless.HEADS, faulted), faultless.NOTE]
     parts.append("![series](series.png)")
     parts.append(provenance(first))
     parts.append("This is of the first of the runs; each has its own report in the folder of its name.")

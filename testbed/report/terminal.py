@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from testbed.record.reader import Run
+from testbed.report.numbers import disturbed
 from testbed.report.numbers.compare import Comparison
 from testbed.report.numbers.sentences import caveats, conditions, headlines, title
 from testbed.report.numbers.tables import compared_tables, rows
@@ -26,6 +27,10 @@ def show(run: Run, frame: pd.DataFrame, console: Console | None = None) -> None:
     console.print(escape(conditions(run)), style="dim")
     for sentence in headlines(run, frame):
         console.print(escape(sentence), style="bold")
+    if cells := disturbed.rows(run):
+        heads, *lines = ([line[column] for column in disturbed.TERSE] for line in (disturbed.HEADS, *cells))
+        console.print(rich_table("Under faults", heads, lines))
+        console.print(escape(disturbed.NOTE), style="dim")
     for sentence in [*caveats(run, frame), *run.missing]:
         console.print(escape(sentence), style="yellow")
     show_beside(console, beside.HEADS, beside.paper_rows(run, frame), beside.setting(run))

@@ -19,9 +19,10 @@ import asyncio
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
-from typing import Any, ParamSpec, Protocol, TypeVar
+from math import inf
+from typing import Any, ParamSpec, TypeVar
 
 from testbed.errors import PeerTimeout, ProtocolError
 from testbed.message import Message
@@ -29,20 +30,16 @@ from testbed.record.events import Event, Sent, Size, StepDone
 from testbed.roles.compute import Work
 from testbed.roles.mailbox import Mailbox, Reader
 from testbed.roles.roles import Roles
-from testbed.roles.trail import Parcel, Signal, Trail, extended, trail
+from testbed.roles.trail import Hops, Parcel, Signal, Trail, extended, trail
+from testbed.roles.traits import Fate, Orphaned, Pace, Stepped
 from testbed.wan.plan import region_of
 
 T = TypeVar("T")
 P = ParamSpec("P")
 MARKER = "boundary"
+NANO = 9  # decimals of what is recorded of where time went: of millions of steps each digit is megabytes
 Probe = Callable[[str, int, float, Any], None]  # a role, steps it has completed, when, and its state then
 Charge = Work | Callable[[T], Work]  # known before a computation, or from its result
-
-
-class Stepped(Protocol):
-    """State of a role that counts steps."""
-
-    step: int
 
 
 class Node(ABC):
@@ -56,6 +53,8 @@ class Node(ABC):
     roles : who else takes part
     stop_at : the step at which the current segment ends (exclusive)
     at_rest : whether the steps and the background work of the current segment have ended
+    pace : how fast it goes, where faults slow or stop it
+    fate, mortal : what becomes of it where faults may kill it, and who else they may kill
     patience_s : bound of a wait that names no timeout of its own, seconds on the run's clock; None where the
         fabric notices by itself that nobody can ever answer
     """
@@ -72,6 +71,10 @@ class Node(ABC):
         self.codec_s = 0.0
         self.probe: Probe | None = None  # where copies of this role's state go, every `probe_steps` steps
         self.probe_steps = 1
+        self.pace: Pace | None = None  # where faults slow or stop this role
+        self.fate: Fate | None = None
+        self.mortal: frozenset[str] = frozenset()
+        self._held: list[tuple[str, Message, Hops]] = []  # what has arrived while it stood still
         self.noted: Collection[str] = ()  # kinds of messages whose sizes are recorded
         self._noted: dict[str, int] = {}  # of each, the step of the last one
         self.mailbox = Mailbox(self.neighbours)
@@ -175,7 +178,35 @@ class Node(ABC):
     def arrived(self, peer: str, parcel: Parcel) -> None:
         """A fabric hands in what has come from `peer` at this moment."""
         message, stamp = parcel
-        self.mailbox.deliver(peer, message, extended(stamp, self.now(), peer in self._far))
+        if self.fate is not None and not self.fate.takes(peer, message):
+            return
+        now_s = self.now()
+        hops = extended(stamp, now_s, peer in self._far)
+        if self.pace is not None and (self._held or self.pace.awake_s(now_s) > now_s):
+            if not self._held:
+                self.call_later(self.pace.awake_s(now_s) - now_s, self._take_held)
+            self._held.append((peer, message, hops))
+            return
+        self.mailbox.deliver(peer, message, hops)
+
+    def forget(self) -> None:
+        """Lose what has arrived."""
+        self._held.clear()
+        for queue in self.mailbox.queues.values():
+            queue.clear()
+
+    def _take_held(self) -> None:
+        held, self._held = self._held, []
+        for peer, message, hops in held:
+            self.mailbox.deliver(peer, message, hops)
+
+    def lasting(self, seconds: float, since_s: float) -> float:
+        """How long a computation takes that began at `since_s` and takes `seconds` where nothing slows this role."""
+        return seconds if self.pace is None else self.pace.done_s(since_s, seconds) - since_s
+
+    def awake(self, seconds: float) -> float:
+        """In how many seconds this role does what it is to do in `seconds`: later where it stands still then."""
+        return seconds if self.pace is None else self.pace.awake_s(self.now() + seconds) - self.now()
 
     async def recv(self, peer: str, timeout: float | None = None) -> Message:
         """The next message from `peer`.
@@ -190,20 +221,21 @@ class Node(ABC):
         message = self.mailbox.take(peer)
         if message is None:
             return (await self.recv_any((peer,), timeout))[1]
-        self._check(peer, message)
+        self.refuse_marker(peer, message)
         return message
 
     async def recv_any(self, peers: Sequence[str], timeout: float | None = None) -> tuple[str, Message]:
         """The next message from any of `peers`, and whose it is. Raises as `recv` does."""
         reader = self.mailbox.open(peers)
         try:
-            peer, message = await self._next(reader, self._deadline(timeout))
+            peer, message = await self.take(reader, self._deadline(timeout))
         finally:
             reader.close()
-        self._check(peer, message)
+        self.refuse_marker(peer, message)
         return peer, message
 
-    def _check(self, peer: str, message: Message) -> None:
+    def refuse_marker(self, peer: str, message: Message) -> None:
+        """Raise ProtocolError where a message says that a segment has ended which this role is still in."""
         if message.kind == MARKER:
             raise ProtocolError(f"{self.name} waits for a message of {peer}, whose segment has ended")
 
@@ -213,8 +245,8 @@ class Node(ABC):
         deadline = self._deadline(timeout)
         try:
             while reader.peers:
-                peer, message = await self._next(reader, deadline)
-                self._check(peer, message)
+                peer, message = await self.take(reader, deadline)
+                self.refuse_marker(peer, message)
                 reader.drop(peer)
                 yield peer, message
         finally:
@@ -264,6 +296,10 @@ class Node(ABC):
         """Whether each of `peers`, which this role serves, has reached the end of the segment."""
         return self._marked.issuperset(peers)
 
+    def note_marker(self, peer: str) -> None:
+        """A marker of `peer` has been taken in the midst of a segment."""
+        self._marked.add(peer)
+
     async def wait(self, event: asyncio.Event, what: str) -> None:
         """Wait for something another coroutine of this role will set; PeerTimeout after `patience_s`.
 
@@ -282,14 +318,15 @@ class Node(ABC):
 
     def _deadline(self, timeout: float | None) -> float | None:
         bound = self.patience_s if timeout is None else timeout
-        return None if bound is None else self.now() + bound
+        return None if bound in (None, inf) else self.now() + bound
 
-    async def _next(self, reader: Reader, deadline: float | None) -> tuple[str, Message]:
+    async def take(self, reader: Reader, deadline: float | None) -> tuple[str, Message]:
+        """What comes next to `reader`, and whose it is; PeerTimeout when nothing has by `deadline`."""
         if reader.ready:
             peer, message, _ = reader.take()
             return peer, message
         since_s = self.now()
-        if deadline is None:  # the common case, without a timer
+        if deadline is None or deadline == inf:  # the common case, without a timer
             await reader.wait()
         else:
             await self._wait_until(reader, deadline)
@@ -354,10 +391,10 @@ class Node(ABC):
                 node=self.name,
                 step=step,
                 loss=loss,
-                compute_s=busy_s,
-                codec_s=codec_s,
-                lan_s=lan_s,
-                wan_s=wan_s,
+                compute_s=round(busy_s, NANO),
+                codec_s=round(codec_s, NANO),
+                lan_s=round(lan_s, NANO),
+                wan_s=round(wan_s, NANO),
             )
         )
 
@@ -372,21 +409,23 @@ class Node(ABC):
             done, _ = await asyncio.wait({main, self._failure}, return_when=asyncio.FIRST_COMPLETED)
             for finished in done:
                 finished.result()
-            self._record_sent()
+            self.record_sent()
         finally:
             self._failure.cancel()
             for task in (main, *self._tasks, *self._servers):
                 task.cancel()
             self._tasks, self._servers = [], []
 
-    def _record_sent(self) -> None:
+    def record_sent(self) -> None:
+        """Record what has been sent to each neighbour since the last time."""
         for peer, (messages, nbytes) in self._sent.items():
             self.record(Sent(time_s=self.now(), node=self.name, peer=peer, messages=messages, nbytes=nbytes))
             self._sent[peer] = [0, 0]
 
     async def _segment(self, role: Coroutine[Any, Any, None]) -> None:
         trail.set(Trail())
-        await role
+        with suppress(Orphaned):
+            await role
         while self._tasks:
             await self._tasks.pop(0)  # not left there: one that has just ended would be awaited for ever
         self.at_rest = True
@@ -404,7 +443,7 @@ class Node(ABC):
     async def _take_marker(self, peer: str) -> None:
         reader = self.mailbox.open((peer,))
         try:
-            _, message = await self._next(reader, self._deadline(None))
+            _, message = await self.take(reader, self._deadline(None))
         finally:
             reader.close()
         if message.kind != MARKER:

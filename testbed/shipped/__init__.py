@@ -7,6 +7,7 @@ directory comes first: whoever installed the testbed changes a copy there.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -14,7 +15,12 @@ HERE = Path(__file__).parent
 
 def find(folder: str, name: str) -> Path | None:
     """The file `folder/name`, e.g. "experiments" and "cifarnet.toml": the user's own, else the one that was shipped."""
-    return next((place / name for place in places(folder) if (place / name).is_file()), None)
+    return next((place / name for place in places(folder) if is_file(place / name)), None)
+
+
+def is_file(path: Path) -> bool:
+    """Whether it is one; of a name that no file can have (too long, with a NUL in it) not, where `Path` raises."""
+    return os.path.isfile(path)  # noqa: PTH113
 
 
 def names(folder: str, suffix: str) -> list[str]:

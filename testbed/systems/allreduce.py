@@ -34,7 +34,7 @@ class Serverless(System):
         """Replace `vector` by the sum of all workers'."""
 
     def initial_state(self, name: str) -> Replica:
-        return Replica.of(self.task, name, self.task.training.optimizer)
+        return Replica.of(self.task, self.task.training.optimizer, name == self.task.roles.workers[0])
 
     async def worker(self, node: Node, state: Replica) -> None:
         learner = self.task.learner(self.worker_index(node))

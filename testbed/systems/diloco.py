@@ -15,14 +15,20 @@ that take turns, and training goes on for `overlap_steps` while a fragment's mea
    gradient. Fed back late and amplified sevenfold by the outer momentum of 0.9, even that can turn unstable
    (tests/systems/test_diloco.py: 16 % from the uncoded model at 0.5, not converging at 0.9): lower it.
 5. Steps after the last exchange stay local: the result is the mean of the regions' copies.
+6. Tolerance: a region whose mean has not come `patience_s` after it waits for it trains on by itself and sends nothing
+   more until it is answered, as one whose outer gradient is dropped does in 2023, section 3.2 (figure 8). What it has
+   learnt meanwhile is part of its next outer gradient. If the round went on without it, it is answered with the
+   parameters and the momentum that the others have agreed on, which the global server keeps beside, and with the step
+   that they are at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import torch
@@ -34,6 +40,7 @@ from testbed.codecs.uniform import Uniform
 from testbed.layout import Layer, Layout
 from testbed.message import Message
 from testbed.record.events import Exchange
+from testbed.roles.attendance import CATCH_UP, answered
 from testbed.roles.compute import Work
 from testbed.roles.node import Node
 from testbed.roles.trail import Signal
@@ -113,6 +120,23 @@ class GlobalState:
     residual: torch.Tensor
 
 
+@dataclass
+class KnowingGlobalState(GlobalState):
+    """One that can tell a region what the others have agreed on."""
+
+    outer: torch.Tensor
+    velocity: torch.Tensor
+
+
+@dataclass
+class Waiting:
+    """An LPS's outer gradient on its way, within a segment."""
+
+    arrived: Signal = field(default_factory=Signal)
+    answered: bool = True
+    alone: bool = False  # whether the region has gone on without the mean
+
+
 class DiLoCo(RegionalSystem):
     name = "diloco"
     options_type = DiLoCoOptions
@@ -141,31 +165,37 @@ class DiLoCo(RegionalSystem):
         if name in self.task.roles.workers:
             return WorkerState(0, initial.clone())
         residual = torch.zeros_like(initial) if self.options.coding == "ternary" else initial.new_empty(0)
+        velocity = self.outer.start(initial).velocity
         if name == self.task.roles.global_server:
-            return GlobalState(0, residual)
+            if self.tolerance is None:
+                return GlobalState(0, residual)
+            return KnowingGlobalState(0, residual, initial.clone(), velocity)
         return LPSState(
             *self.copy_parts(),
             outer=initial.clone(),
-            velocity=self.outer.start(initial).velocity,
+            velocity=velocity,
             mean=torch.zeros_like(initial),
             residual=residual,
         )
 
     async def lps(self, node: Node, state: LPSState) -> None:
-        arrived = Signal()
+        waiting = Waiting()
+        clients = self.attendance(node, partial(self.weights_message, node, state))
         async for step in node.steps(state):
-            gradients = await node.collect(node.workers)
-            await node.compute(self.updating(gradients), self.update, state, gradients, step, len(node.workers))
-            if (fragment := self._turn(step)) is not None:
-                arrived.clear()
-                await self._send_outer_gradient(node, state, fragment, step)
-                node.spawn(self._take_mean(node, state, fragment, arrived))
-            if (fragment := self._turn(step - self.options.overlap_steps)) is not None:
+            gradients = await clients.collect(step)
+            await node.compute(self.updating(gradients), self.update, state, gradients, step, len(gradients))
+            if (fragment := self._turn(step)) is not None and waiting.answered:
+                waiting = Waiting(answered=False)
+                outer = await self._send_outer_gradient(node, state, fragment, step)
+                node.spawn(self._take_mean(node, state, fragment, waiting, outer))
+            if (fragment := self._turn(step - self.options.overlap_steps)) is not None and not waiting.alone:
                 if not state.has_arrived:
-                    await node.wait(arrived, "the mean of its outer gradient")
-                await node.compute(fragment.passes(self.outer.passes + 3), self._outer_step, state, fragment)
-            weights = await node.compute(self.task.encoding(self.floats), self.weights_message, state, step)
-            await node.broadcast(node.workers, weights)
+                    await self._wait_for_mean(node, waiting)
+                if state.has_arrived:
+                    await node.compute(fragment.passes(self.outer.passes + 3), self._outer_step, state, fragment)
+            await node.broadcast(clients.present, await self.weights_message(node, state, state.step))
+            await clients.readmit(state.step)
+        await clients.end(state.step - 1)
 
     def _turn(self, step: int) -> Fragment | None:
         """The fragment that is sent at the end of `step`."""
@@ -175,41 +205,99 @@ class DiLoCo(RegionalSystem):
                 return fragment
         return None
 
-    async def _send_outer_gradient(self, node: Node, state: LPSState, fragment: Fragment, step: int) -> None:
+    async def _send_outer_gradient(self, node: Node, state: LPSState, fragment: Fragment, step: int) -> Message:
         state.has_arrived = False
         charge = self.task.encoding(fragment.codec, fragment.passes(3))
         buffers = await node.compute(charge, self._outer_gradient, node, state, fragment, step)
-        await node.send(node.global_server, Message("outer", step, buffers))
+        outer = Message("outer", step, buffers)
+        await node.send(node.global_server, outer)
+        return outer
 
     def _outer_gradient(self, node: Node, state: LPSState, fragment: Fragment, step: int) -> Buffers:
         difference = state.outer[fragment.place] - state.weights[fragment.place]
         return fragment.encode(difference, state.residual, self._key(node, step))
 
-    async def _take_mean(self, node: Node, state: LPSState, fragment: Fragment, arrived: Signal) -> None:
-        message = await node.recv(node.global_server)
-        work = self.task.decoding(fragment.codec, message)
-        state.mean[fragment.place] = await node.compute(work, fragment.codec.decode, message.buffers)
-        state.has_arrived = True
-        arrived.set()
+    async def _wait_for_mean(self, node: Node, waiting: Waiting) -> None:
+        """Wait for the mean; with a tolerance not for ever, after which the region is on its own."""
+        if self.tolerance is None:
+            await node.wait(waiting.arrived, "the mean of its outer gradient")
+            return
+        try:
+            async with node.timeout(3 * self.tolerance.patience_s):  # the global server's two, and for the answer
+                await waiting.arrived.wait()
+        except TimeoutError:
+            waiting.alone = True
+
+    async def _take_mean(
+        self, node: Node, state: LPSState, fragment: Fragment, waiting: Waiting, outer: Message
+    ) -> None:
+        message = await answered(node, outer, self.tolerance)
+        if message.kind == CATCH_UP:
+            await node.compute(self.task.passes(4), self._catch_up, state, message)
+            state.step = max(state.step, message.step)
+            waiting.alone = True  # there is no mean to make an outer step with
+        else:
+            work = self.task.decoding(fragment.codec, message)
+            state.mean[fragment.place] = await node.compute(work, fragment.codec.decode, message.buffers)
+            if waiting.alone:
+                await node.compute(fragment.passes(self.outer.passes), self._agree, state, fragment)
+            else:
+                state.has_arrived = True
+        waiting.answered = True
+        waiting.arrived.set()
 
     def _outer_step(self, state: LPSState, fragment: Fragment) -> None:
-        """Nesterov momentum on the parameters all regions share; the region's copy moves there."""
+        """The region's copy moves to where all agree to be."""
         place, mixing = fragment.place, self.options.mixing
-        outer, velocity = state.outer[place], state.velocity[place] if self.options.outer_momentum else state.velocity
-        self.outer.update(SGDState(velocity), outer, state.mean[place], self.options.outer_rate)
-        state.weights[place] = state.weights[place].mul(mixing).add_(outer, alpha=1 - mixing)
+        self._agree(state, fragment)
+        state.weights[place] = state.weights[place].mul(mixing).add_(state.outer[place], alpha=1 - mixing)
+
+    def _agree(self, state: LPSState, fragment: Fragment) -> None:
+        """Nesterov momentum on the parameters all regions share."""
+        self._momentum(state.outer, state.velocity, state.mean[fragment.place], fragment)
+
+    def _momentum(self, outer: torch.Tensor, velocity: torch.Tensor, mean: torch.Tensor, fragment: Fragment) -> None:
+        own = velocity[fragment.place] if self.options.outer_momentum else velocity
+        self.outer.update(SGDState(own), outer[fragment.place], mean, self.options.outer_rate)
 
     async def global_server(self, node: Node, state: GlobalState) -> None:
+        clients = self.attendance(node, partial(self._tell, node, state))
         async for step in node.steps(state):
             if (fragment := self._turn(step)) is None:
                 continue
-            messages = await node.collect(node.lpss)
+            messages = await clients.collect(step)
             charge = self.task.encoding(fragment.codec, self.task.adding(fragment.codec, messages))
             mean = await node.compute(charge, self._mean, node, state, fragment, messages, step)
-            included = [region_of(lps) for lps in node.lpss]
+            included = [region_of(lps) for lps in clients.present]
             number = step * len(self.fragments) // self.options.local_steps
             node.record(Exchange(time_s=node.now(), node=node.name, round=number, included=included, reason="interval"))
-            await node.broadcast(node.lpss, mean)
+            await node.broadcast(clients.present, mean)
+            if isinstance(state, KnowingGlobalState):
+                knowing = self.task.decoding(fragment.codec, mean) + fragment.passes(self.outer.passes)
+                await node.compute(knowing, self._know, state, fragment, mean)
+            await clients.readmit(step)
+        await clients.end(state.step - 1)
+
+    def _know(self, state: KnowingGlobalState, fragment: Fragment, mean: Message) -> None:
+        """Do at the global server what regions do with a mean."""
+        vector = fragment.codec.decode(mean.buffers)
+        if not self.task.timing_only:
+            self._momentum(state.outer, state.velocity, vector, fragment)
+
+    async def _tell(self, node: Node, state: GlobalState, step: int) -> Message:
+        """What the regions have agreed on, for one that was not there."""
+        assert isinstance(state, KnowingGlobalState)
+        vectors = [state.outer, state.velocity] if self.options.outer_momentum else [state.outer]
+
+        def buffers() -> list[Any]:
+            return [buffer for vector in vectors for buffer in self.floats.encode(vector)]
+
+        return Message(CATCH_UP, step, await node.compute(self.task.passes(2 * len(vectors)), buffers))
+
+    def _catch_up(self, state: LPSState, told: Message) -> None:
+        vectors = [self.floats.decode([buffer]) for buffer in told.buffers]
+        for mine, vector in zip((state.outer, state.velocity), vectors, strict=False):
+            mine.copy_(vector)
 
     def _mean(
         self, node: Node, state: GlobalState, fragment: Fragment, messages: Sequence[Message], step: int

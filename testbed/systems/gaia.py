@@ -15,6 +15,9 @@ papers leave a choice:
    parameters before the updates are in; as a worker reads the whole model at every step, its LPS holds its answer.
 5. Mirror clock (ASP): every step an LPS tells the others its step; one that is more than `clock_steps` ahead of
    the slowest waits.
+6. Tolerance: a region that nothing has been heard of for `patience_s` when it is waited for is left out: neither the
+   clock nor the barrier waits for it until it is heard of again. It trains on by itself; what has waited on the way to
+   it and from it comes in its turn, and its clock says how far it is behind.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import sqrt
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -34,9 +38,11 @@ from testbed.codecs.base import Key
 from testbed.codecs.sized import Sized
 from testbed.codecs.sparse import Sparse
 from testbed.message import Message
-from testbed.record.events import Guard
+from testbed.record.events import Absent, Guard
+from testbed.roles.attendance import Tolerance
 from testbed.roles.compute import Work
 from testbed.roles.node import Node
+from testbed.roles.traits import OVER
 from testbed.systems.protocols.base import Knob, Options, Task
 from testbed.systems.protocols.regional import Copy, RegionalSystem, WorkerState
 
@@ -80,13 +86,20 @@ class Outbox:
     filled: asyncio.Event = field(default_factory=asyncio.Event)
     acknowledged: asyncio.Event = field(default_factory=asyncio.Event)
     announced: int = -1  # step of the newest update whose indexes were sent ahead
+    posted: deque[Message] = field(default_factory=deque)  # what else is on its way to a queue that may be full
+    posting: bool = False
 
 
 @dataclass
 class Mirror:
-    """What an LPS knows of another: its step, the update it announced, and the newest that has arrived."""
+    """What an LPS knows of another: its step, the update it announced, and the newest that has arrived.
+
+    `heard_s` is when anything came from it last. Where it is `left_out` nothing waits for it.
+    """
 
     clock: int
+    heard_s: float
+    left_out: bool = False
     announced: int = -1
     arrived: int = -1
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -95,10 +108,29 @@ class Mirror:
         """Whether an announced update has not arrived."""
         return self.arrived < self.announced
 
-    async def change(self, node: Node, peer: str) -> None:
-        """Wait until more is known."""
+    async def change(self, node: Node, peer: str, tolerance: Tolerance | None) -> None:
+        """Wait until more is known; with a tolerance, until nothing has been heard for too long."""
         self.changed.clear()
-        await node.wait(self.changed, f"{peer}, which is behind")
+        if tolerance is None:
+            await node.wait(self.changed, f"{peer}, which is behind")
+            return
+        try:
+            async with node.timeout(max(self.heard_s + tolerance.patience_s - node.now(), 0.0)):
+                await self.changed.wait()
+        except TimeoutError:
+            self.left_out = True
+            node.record(Absent(time_s=node.now(), node=node.name, peer=peer, step=self.clock))
+
+    def hear(self, node: Node, peer: str, outbox: Outbox, clock: int) -> None:
+        """Something has come from it."""
+        self.heard_s = node.now()
+        if self.left_out:
+            self.left_out = False
+            missed, nbytes = clock - self.clock, sum(update.nbytes for _, update in outbox.waiting)
+            back = Absent(
+                time_s=node.now(), node=node.name, peer=peer, step=clock, back=True, missed=missed, nbytes=nbytes
+            )
+            node.record(back)
 
 
 class Gaia(RegionalSystem):
@@ -126,21 +158,26 @@ class Gaia(RegionalSystem):
     async def lps(self, node: Node, state: LPSState) -> None:
         peers = [lps for lps in node.lpss if lps != node.name]
         outboxes = {peer: Outbox() for peer in peers}
-        mirrors = {peer: Mirror(clock=state.step) for peer in peers}
+        mirrors = {peer: Mirror(state.step, node.now()) for peer in peers}
         if peers:
             node.spawn_server(self._receive(node, state, outboxes, mirrors))
+        clients = self.attendance(node, partial(self.weights_message, node, state))
         async for step in node.steps(state):
-            gradients = await node.collect(node.workers)
+            gradients = await clients.collect(step)
             update = await node.compute(self._stepping(gradients), self._step, node, state, gradients, step)
             for peer in peers:
-                await node.send(peer, Message("clock", step + 1))
+                await self._post(node, peer, outboxes[peer], Message("clock", step + 1))
                 if update is not None:
                     self._enqueue(node, peer, outboxes[peer], update)
                 await self._announce(node, peer, outboxes[peer])
             await self._barrier(node, mirrors)
             await self._mirror_clock(node, mirrors, step + 1)
-            charge = self.task.encoding(self.floats)
-            await node.broadcast(node.workers, await node.compute(charge, self.weights_message, state, step))
+            await node.broadcast(clients.present, await self.weights_message(node, state, step))
+            await clients.readmit(step)
+        await clients.end(state.step - 1)
+        for peer in peers:
+            if peer in node.mortal:
+                await node.send(peer, Message(OVER, state.step))
 
     def _stepping(self, gradients: Sequence[Message]) -> Callable[[Message | None], Work]:
         """What `_step` does: the update, adding it to v (3 passes), telling what is significant (4), coding that."""
@@ -148,7 +185,8 @@ class Gaia(RegionalSystem):
 
     def _step(self, node: Node, state: LPSState, gradients: list[Message], step: int) -> Message | None:
         """The region's update; what of it (and of earlier ones) has become significant, as a message."""
-        state.untold.add_(self.update(state, gradients, step, len(self.task.roles.workers)))
+        share = len(gradients) / len(node.workers)  # of the region's workers
+        state.untold.add_(self.update(state, gradients, step, len(self.task.roles.workers) * share))
         if self.task.timing_only:
             buffers = self.sparse.encode(state.untold, Key(self.task.seed, self.task.roles.stream_of(node.name), step))
             return Message("update", step, buffers) if buffers else None
@@ -181,8 +219,22 @@ class Gaia(RegionalSystem):
         while outbox.waiting:
             outbox.acknowledged.clear()
             await node.send(peer, outbox.waiting[0][1])
-            await node.wait(outbox.acknowledged, f"{peer} to acknowledge an update")
+            if self.tolerance is None:
+                await node.wait(outbox.acknowledged, f"{peer} to acknowledge an update")
+            elif not await self._acknowledged(node, peer, outbox, self.tolerance.patience_s):
+                outbox.waiting.clear()
+                return
             outbox.waiting.popleft()
+
+    async def _acknowledged(self, node: Node, peer: str, outbox: Outbox, look_s: float) -> bool:
+        """Wait for an acknowledgement, unless the peer is dead and the segment over."""
+        while not outbox.acknowledged.is_set():
+            with suppress(TimeoutError):
+                async with node.timeout(look_s):
+                    await outbox.acknowledged.wait()
+            if peer in node.mortal and node.all_ended([peer]):
+                return outbox.acknowledged.is_set()
+        return True
 
     async def _announce(self, node: Node, peer: str, outbox: Outbox) -> None:
         """The sender's side of the selective barrier: the indexes of what has waited for too long go ahead."""
@@ -194,7 +246,27 @@ class Gaia(RegionalSystem):
             charge = self.task.encoding(self.sparse, self.task.adding(self.sparse, late))
             indexes = await node.compute(charge, self._indexes, late)
             outbox.announced = late[-1].step
-            await node.send(peer, Message("indexes", outbox.announced, indexes))
+            await self._post(node, peer, outbox, Message("indexes", outbox.announced, indexes))
+
+    async def _post(self, node: Node, peer: str, outbox: Outbox, message: Message) -> None:
+        """Send what is no update; with a tolerance in the background, or the queue to one who is gone would stop all.
+
+        Of the clocks that wait there only the last one matters.
+        """
+        if self.tolerance is None:
+            await node.send(peer, message)
+            return
+        if message.kind == "clock" and outbox.posted and outbox.posted[-1].kind == "clock":
+            outbox.posted.pop()
+        outbox.posted.append(message)
+        if not outbox.posting:
+            outbox.posting = True
+            node.spawn(self._send_posted(node, peer, outbox))
+
+    async def _send_posted(self, node: Node, peer: str, outbox: Outbox) -> None:
+        while outbox.posted:
+            await node.send(peer, outbox.posted.popleft())
+        outbox.posting = False
 
     def _indexes(self, updates: list[Message]) -> list[Any]:
         """Which parameters the updates change: a sparse message without its values."""
@@ -213,6 +285,7 @@ class Gaia(RegionalSystem):
         # Acknowledgements come until this role has sent its last update, however long the others have been ready.
         async for peer, message in node.serve(list(mirrors), lambda: not node.at_rest):
             mirror = mirrors[peer]
+            mirror.hear(node, peer, outboxes[peer], state.step)
             match message.kind:
                 case "ack":
                     outboxes[peer].acknowledged.set()
@@ -225,7 +298,7 @@ class Gaia(RegionalSystem):
                     work = self.task.adding(self.sparse, [message])
                     await node.compute(work, self._take, state, message)
                     mirror.arrived = message.step
-                    await node.send(peer, Message("ack", message.step))
+                    await self._post(node, peer, outboxes[peer], Message("ack", message.step))
             mirror.changed.set()
 
     def _take(self, state: LPSState, update: Message) -> None:
@@ -236,9 +309,9 @@ class Gaia(RegionalSystem):
     async def _barrier(self, node: Node, mirrors: dict[str, Mirror]) -> None:
         """Hold the answer to the workers while announced updates are on their way."""
         for peer, mirror in mirrors.items():
-            with _held(node, "barrier", peer, mirror.is_owed()):
-                while mirror.is_owed():
-                    await mirror.change(node, peer)
+            with _held(node, "barrier", peer, mirror.is_owed() and not mirror.left_out):
+                while mirror.is_owed() and not mirror.left_out:
+                    await mirror.change(node, peer, self.tolerance)
 
     async def _mirror_clock(self, node: Node, mirrors: dict[str, Mirror], clock: int) -> None:
         """Wait while the slowest is more than `clock_steps` behind."""
@@ -246,9 +319,9 @@ class Gaia(RegionalSystem):
             return
         earliest = clock - self.options.clock_steps
         for peer, mirror in mirrors.items():
-            with _held(node, "clock", peer, mirror.clock < earliest):
-                while mirror.clock < earliest:
-                    await mirror.change(node, peer)
+            with _held(node, "clock", peer, mirror.clock < earliest and not mirror.left_out):
+                while mirror.clock < earliest and not mirror.left_out:
+                    await mirror.change(node, peer, self.tolerance)
 
 
 @contextmanager

@@ -149,7 +149,7 @@ class ISGQ(System):
 
     def initial_state(self, name: str) -> Replica | ServerState:
         if name in self.task.roles.workers:
-            return Replica.of(self.task, name, self.task.training.optimizer)
+            return Replica.of(self.task, self.task.training.optimizer, name == self.task.roles.workers[0])
         return ServerState()
 
     async def worker(self, node: Node, state: Replica) -> None:

@@ -9,8 +9,9 @@ the flat topology, the paper's own, the global server adds up the workers' messa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,15 @@ from testbed.codecs.levels import LevelSum
 from testbed.codecs.lossless.entropy import EntropyCoded
 from testbed.codecs.lossless.planes import coded_levels
 from testbed.codecs.ternary import Ternary
+from testbed.errors import InputError
 from testbed.message import Message
+from testbed.roles.attendance import CATCH_UP, Attendance
 from testbed.roles.compute import Work
 from testbed.roles.node import Node
 from testbed.roles.roles import kind_of
-from testbed.systems.protocols.base import Options, System, Task
+from testbed.systems.protocols.base import Options, Task
 from testbed.systems.protocols.coding import Choice, EntropyCoding
-from testbed.systems.protocols.replica import Replica, ServerState
+from testbed.systems.protocols.replica import Replica, ReplicaSystem, ServerState
 
 
 class TernGradOptions(Options, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +67,7 @@ class GlobalState:
     optimizer: Any
 
 
-class TernGrad(System):
+class TernGrad(ReplicaSystem):
     name = "terngrad"
     alike = True
     options_type = TernGradOptions
@@ -72,6 +75,8 @@ class TernGrad(System):
 
     def __init__(self, task: Task, options: TernGradOptions) -> None:
         super().__init__(task, options)
+        if self.tolerance is not None and not options.localize:
+            raise InputError("terngrad: tolerance: not beside localize = false, where only one server has the weights")
         self.ternary = Ternary(
             task.layout, options.clip or None, layerwise=options.layerwise, float_last=options.float_last
         )
@@ -90,9 +95,9 @@ class TernGrad(System):
 
     def initial_state(self, name: str) -> Replica | ServerState | GlobalState:
         if name in self.task.roles.workers:
-            return Replica.of(self.task, name, self.task.training.optimizer)
-        if name != self.task.roles.global_server:
-            return ServerState()
+            return Replica.of(self.task, self.optimizer(), name == self.shown)
+        if self.tolerance is not None or name != self.task.roles.global_server:
+            return self.server_state(name)
         if self.options.localize:
             return GlobalState(0, None, None)
         weights = self.task.initial.clone()
@@ -104,65 +109,86 @@ class TernGrad(System):
         async for step in node.steps(state):
             loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
             limits = await node.compute(self.task.surveying(self.ternary), self.ternary.limits, gradient)
-            scales = await self._shared_scales(node, limits.scales, step)
+            scales = limits.scales
+            if self.options.share_scales:  # a round trip to the global server and back
+                request = Message("scales", step, [scales])
+                await node.send(node.server, request)
+                answer = await self.answered(node, request)
+                if answer.kind == CATCH_UP:
+                    await self.settle(node, state, answer, step)
+                    continue
+                scales = answer.buffers[0].view(np.float32)
             key = Key(self.task.seed, index, step)
             charge = self.task.encoding(self.ternary, surveyed=True)
             buffers = await node.compute(charge, self.ternary.encode, gradient, key, scales, limits)
-            await self.entropy.send(node, [node.server], Message("ternary", step, buffers))
-            answer = await node.recv(node.server)
-            await node.compute(self._taking(answer), self._take, state, answer, step)
-            node.step_done(step, loss)
+            request = Message("ternary", step, buffers)
+            await self.entropy.send(node, [node.server], request)
+            answer = await self.answered(node, request)
+            if await self.settle(node, state, answer, step):
+                node.step_done(step, loss)
+        self.end(node)
 
-    async def _shared_scales(self, node: Node, own: np.ndarray, step: int) -> np.ndarray:
-        """The largest scales of all workers: a round trip to the global server and back."""
-        if not self.options.share_scales:
-            return own
-        await node.send(node.server, Message("scales", step, [own]))
-        return (await node.recv(node.server)).buffers[0].view(np.float32)
-
-    def _taking(self, answer: Message) -> Work:
-        """What `_take` does."""
+    def taking(self, answer: Message) -> Work:
         if answer.kind == "parameters":
             return self.task.decoding(self.floats, answer)
         codec = self.floats if answer.kind == "mean" else self.total
         return self.entropy.opening("gs", answer) + self.task.decoding(codec, answer) + self.task.update_work
 
-    def _take(self, state: Replica, answer: Message, step: int) -> None:
+    def take(self, replica: Replica, answer: Message, step: int) -> None:
         answer = self.entropy.opened("gs", answer)
         if answer.kind == "parameters":
-            state.weights.copy_(self.floats.decode(answer.buffers))
-            if state.ema is not None:
-                state.ema.update(state.weights)
+            replica.weights.copy_(self.floats.decode(answer.buffers))
+            replica.average()
             return
         codec = self.total if answer.kind == "levels" else self.floats
-        state.update(self.task, codec.decode(answer.buffers), step, self.task.training.optimizer)
+        mean = codec.decode(answer.buffers)
+        if answer.kind == "levels" and answer.numbers:
+            mean.mul_(len(self.task.roles.workers) / answer.numbers[0])  # the codec divides by the number of all
+        replica.update(self.task, mean, step, self.optimizer())
 
     async def lps(self, node: Node, state: ServerState) -> None:
+        clients = self.attendance(node, partial(self.catch_up, node, state))
         async for step in node.steps(state):
+            present, answer = None, None
             if self.options.share_scales:
-                await self._pass_scales(node, step)
-            gradients = await node.collect(node.clients)
-            total = await node.compute(self._adding("worker", gradients), self._add_ternary, gradients, step)
-            await self.entropy.send(node, [node.server], total)
-            await node.broadcast(node.clients, await node.recv(node.server))
+                answer = await self._pass_scales(node, clients, step)
+                present = clients.present
+            if answer is None or answer.kind != CATCH_UP:
+                gradients = await clients.collect(step, present)
+                total = await node.compute(self._adding("worker", gradients), self._add_ternary, gradients, step)
+                await self.entropy.send(node, [node.server], total)
+                answer = await self.answered(node, total)
+                await node.broadcast(clients.present, answer)
+            await self.keep_up(node, state, answer, step)
+            await clients.readmit(state.step)
+        await clients.end(state.step - 1)
+        self.end(node)
 
-    async def _pass_scales(self, node: Node, step: int) -> None:
-        """An LPS's part in scaler sharing."""
-        largest = _largest(await node.collect(node.clients))
-        await node.send(node.server, Message("scales", step, [largest]))
-        await node.broadcast(node.clients, await node.recv(node.server))
+    async def _pass_scales(self, node: Node, clients: Attendance, step: int) -> Message:
+        """An LPS's part in scaler sharing; what came of it."""
+        request = Message("scales", step, [_largest(await clients.collect(step))])
+        await node.send(node.server, request)
+        answer = await self.answered(node, request)
+        await node.broadcast(clients.present, answer)
+        return answer
 
-    async def global_server(self, node: Node, state: GlobalState) -> None:
+    async def global_server(self, node: Node, state: Any) -> None:
+        clients = self.attendance(node, partial(self.catch_up, node, state))
         async for step in node.steps(state):
+            present = None
             if self.options.share_scales:
-                largest = _largest(await node.collect(node.clients))
-                await node.broadcast(node.clients, Message("scales", step, [largest]))
-            sums = await node.collect(node.clients)
+                largest = _largest(await clients.collect(step))
+                await node.broadcast(clients.present, Message("scales", step, [largest]))
+                present = clients.present
+            sums = await clients.collect(step, present)
             sender = kind_of(node.clients[0])
             total = await node.compute(self._adding(sender, sums), self._add_sums, sender, sums, step)
             if not self.options.localize:
                 total = await node.compute(self.task.update_work, self._update, state, total, step)
-            await self.entropy.send(node, node.clients, total)
+            await self.entropy.send(node, clients.present, total)
+            await self.keep_up(node, state, total, step)
+            await clients.readmit(state.step)
+        await clients.end(state.step - 1)
 
     def _adding(self, sender: str, messages: Sequence[Message]) -> Callable[[Message], Work]:
         """What it takes a server to add up what it was sent, and to pack the sum."""
@@ -178,21 +204,29 @@ class TernGrad(System):
     def _add_ternary(self, messages: Sequence[Message], step: int) -> Message:
         """The sum of workers' ternary gradients: as levels where scales are shared, else in float32."""
         received = (self.entropy.opened("worker", message).buffers for message in messages)
+        count = (float(len(messages)),) if self.tolerance is not None else ()
         if self.options.share_scales:
-            return Message("levels", step, self.regional.encode(self.regional.sum(received)))
+            levels = self._completed(self.regional, self.regional.sum(received))
+            return Message("levels", step, self.regional.encode(levels), count)
         vectors = [self.ternary.decode(buffers) for buffers in received]
-        return Message("sum", step, self.floats.encode(_sum(vectors)))
+        return Message("sum", step, self.floats.encode(_sum(vectors)), count)
 
     def _add_sums(self, sender: str, messages: Sequence[Message], step: int) -> Message:
         """The sum over all workers; what float32 carries is made the mean here, levels are divided at the worker."""
         flat = sender == "worker"
         buffers = (self.entropy.opened(sender, message).buffers for message in messages)
+        present = self.present_in(sender, messages)
         if self.options.share_scales:
             total = self.total.sum(buffers) if flat else self.total.add(map(self.regional.unpack, buffers))
-            return Message("levels", step, self.total.encode(total))
+            count = (float(present),) if self.tolerance is not None else ()
+            return Message("levels", step, self.total.encode(self._completed(self.total, total)), count)
         codec = self.ternary if flat else self.floats
         vectors = [codec.decode(each) for each in buffers]
-        return Message("mean", step, self.floats.encode(_sum(vectors).div_(len(self.task.roles.workers))))
+        return Message("mean", step, self.floats.encode(_sum(vectors).div_(present)))
+
+    def _completed(self, codec: LevelSum, levels: Any) -> Any:
+        """A sum that some may be missing from as one over all."""
+        return levels if self.tolerance is None else codec.completed(levels)
 
     def _update(self, state: GlobalState, mean: Message, step: int) -> Message:
         """Parameters kept at the server: make the update there and send them in float32."""
@@ -201,9 +235,6 @@ class TernGrad(System):
         vector, rate = codec.decode(mean.buffers), self.task.rate_at(step)
         self.task.training.optimizer.update(state.optimizer, state.weights, vector, rate)
         return Message("parameters", step, self.floats.encode(state.weights))
-
-    def models(self, states: Mapping[str, Replica]) -> dict[str, torch.Tensor]:
-        return states[self.task.roles.workers[0]].models()
 
 
 def _largest(messages: Sequence[Message]) -> np.ndarray:

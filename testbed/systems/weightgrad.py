@@ -24,13 +24,19 @@ accumulated to the global server once that is significant. Where the paper leave
    stops answering its workers until it comes. T_local: when an LPS has not acknowledged a mean within T_local,
    the global server holds its sends to the others until it has. T_global: rounds are never further apart.
 6. The last layer stays in float32 in gradients and in weights, biases in weights only (4.3).
+7. Tolerance: a region that is left out of rounds (`protocols.rounds`) trains on by itself, and its Gradient
+   Synchronizer goes on accumulating: rule 5's T holds its workers no longer than `patience_s`. When it is back it
+   takes in the sum of the means it has missed, in float32, and its own g_u is part of the next round.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from math import inf
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -41,10 +47,11 @@ from testbed.codecs.floats import Float32
 from testbed.codecs.ternary import Ternary, ThresholdTernary
 from testbed.message import Message
 from testbed.record.events import Guard, Threshold
+from testbed.roles.attendance import CATCH_UP, Attendance, answered, caught_up
 from testbed.roles.compute import NOTHING, Work
 from testbed.roles.node import Node
 from testbed.systems.protocols.base import Knob, Options, System, Task
-from testbed.systems.protocols.rounds import Rounds
+from testbed.systems.protocols.rounds import Missed, Rounds
 from testbed.types import Fraction, Positive
 from testbed.wan.plan import region_of
 from testbed.workloads.optimizer import EMA, Optimizer
@@ -141,6 +148,8 @@ class Pending:
 class WeightGrad(System):
     name = "weightgrad"
     alike = True
+    tolerant = True
+    returning = ("worker",)
     topologies = ("tree",)
     own_momentum = True
     options_type = WeightGradOptions
@@ -180,11 +189,20 @@ class WeightGrad(System):
             key = Key(self.task.seed, index, step)
             charge = self.task.encoding(self.gradients, self.task.passes(3))  # u <- m * u + g: two read, one written
             buffers = await node.compute(charge, self._ternarized, state, gradient, key)
-            await node.send(node.lps, Message("gradient", step, buffers))
-            answer = await node.recv(node.lps)
+            request = Message("gradient", step, buffers)
+            await node.send(node.lps, request)
+            answer = await answered(node, request, self.tolerance)
             work = self.task.decoding(self.carrier, answer)
             state.weights = await node.compute(work, self._decode_weights, answer)
-            node.step_done(step, loss)
+            state.step = answer.step
+            if answer.step == step:  # else it was too late to count
+                node.step_done(step, loss)
+        self.end(node)
+
+    async def rejoin(self, node: Node, state: WorkerState) -> None:
+        told = await caught_up(node, self.tolerance)
+        state.weights = await node.compute(self.task.decoding(self.carrier, told), self._decode_weights, told)
+        state.step = told.step + 1
 
     def _ternarized(self, state: WorkerState, gradient: torch.Tensor, key: Key) -> Sequence:
         """Momentum correction, clipping, ternarizing (4.3)."""
@@ -196,20 +214,25 @@ class WeightGrad(System):
     async def lps(self, node: Node, state: LPSState) -> None:
         pending = Pending()
         node.spawn_server(self._answer_global_server(node, state, pending))
+        clients = self.attendance(node, partial(self._weights_message, node, state))
         async for step in node.steps(state):
-            messages = await self._pull_gradients(node)
+            messages = await self._pull_gradients(node, clients, step)
             pending.reference = await node.compute(self._applying(messages), self._apply, state, messages, step)
             if pending.contribution is None and (reason := self._significant(node, state, pending, step)):
                 await self._contribute(node, state, pending, reason)
             await self._await_mean(node, pending)
-            charge = self.task.encoding(self.carrier)
-            buffers = await node.compute(charge, self._weights_for_workers, state)
-            await node.broadcast(node.workers, Message("weights", step, buffers))
+            await node.broadcast(clients.present, await self._weights_message(node, state, step))
+            await clients.readmit(step)
+        await clients.end(state.step - 1)
 
-    async def _pull_gradients(self, node: Node) -> list[Message]:
-        if self.options.arrival_order:
+    async def _pull_gradients(self, node: Node, clients: Attendance, step: int) -> list[Message]:
+        if self.options.arrival_order and self.tolerance is None:
             return [message async for _, message in node.gather(node.workers)]
-        return await node.collect(node.workers)
+        return await clients.collect(step)
+
+    async def _weights_message(self, node: Node, state: LPSState, step: int) -> Message:
+        charge = self.task.encoding(self.carrier)
+        return Message("weights", step, await node.compute(charge, self._weights_for_workers, state))
 
     def _applying(self, messages: Sequence[Message]) -> Work:
         """What `_apply` and the test of significance do.
@@ -293,7 +316,7 @@ class WeightGrad(System):
         pending.contribution, state.update = state.update, torch.zeros_like(state.update)
         pending.sent_s = node.now()
         pending.settled.clear()
-        node.spawn(node.wait(pending.settled, "the mean of its contribution"))
+        node.spawn(self._settled(node, pending))
         key = Key(self.task.seed, self.task.roles.stream_of(node.name), state.step)
         charge = self.task.encoding(self.exchange)
         buffers = await node.compute(charge, self._encode_update, pending.contribution, state.residual, key)
@@ -304,15 +327,30 @@ class WeightGrad(System):
         if pending.contribution is None:
             return
         if self.options.pull == "blocking":
-            await node.wait(pending.settled, "the mean of its contribution")
+            await self._settled(node, pending, self._bound_s(node, pending))
             return
-        if node.now() - pending.sent_s <= self.options.t_s:
+        if node.now() - pending.sent_s <= self.options.t_s or self._bound_s(node, pending) <= 0:
             return
         since_s = node.now()
         node.record(Guard(time_s=since_s, node=node.name, guard="T", peer=node.global_server))
-        await node.wait(pending.settled, "the mean of its contribution")
+        await self._settled(node, pending, self._bound_s(node, pending))
         held_s = node.now() - since_s
         node.record(Guard(time_s=node.now(), node=node.name, guard="T", peer=node.global_server, held_s=held_s))
+
+    def _bound_s(self, node: Node, pending: Pending) -> float:
+        """How much longer workers are held at most: with a tolerance to `patience_s` after T."""
+        if self.tolerance is None:
+            return inf
+        return pending.sent_s + self.options.t_s + self.tolerance.patience_s - node.now()
+
+    async def _settled(self, node: Node, pending: Pending, bound_s: float = inf) -> None:
+        """Wait for the mean that has the region's contribution in it, or until the bound is over."""
+        if self.tolerance is None:
+            await node.wait(pending.settled, "the mean of its contribution")
+            return
+        with suppress(TimeoutError):
+            async with nullcontext() if bound_s == inf else node.timeout(max(bound_s, 0.0)):
+                await pending.settled.wait()
 
     async def _answer_global_server(self, node: Node, state: LPSState, pending: Pending) -> None:
         """The Gradient Synchronizer's receiving side."""
@@ -320,7 +358,8 @@ class WeightGrad(System):
             if message.kind == "request":
                 pending.asked = message.step
             else:
-                work = self.task.decoding(self.exchange, message) + self.task.passes(4)
+                carrier = self.floats if message.kind == CATCH_UP else self.exchange
+                work = self.task.decoding(carrier, message) + self.task.passes(4)
                 await node.compute(work, self._reconcile, state, pending, message)
                 state.last_exchange_s = node.now()
                 await node.send(peer, Message("ack", message.step))
@@ -351,7 +390,8 @@ class WeightGrad(System):
             charge = self.task.encoding(self.exchange, self.task.adding(self.exchange, messages))
             return await node.compute(charge, self._average, state, messages, number)
 
-        rounds = Rounds(node, state, self.options.t_local_s, self.options.t_global_s, average)
+        missed = Missed(node, self.task, self.exchange, self.floats)
+        rounds = Rounds(node, state, self.options.t_local_s, self.options.t_global_s, average, self.tolerance, missed)
         async for peer, message in node.serve(node.lpss, rounds.busy):
             if message.kind == "ack":
                 await rounds.acknowledged(peer)
@@ -377,7 +417,7 @@ class WeightGrad(System):
         return buffers
 
     def _decode_update(self, message: Message) -> torch.Tensor:
-        return self.exchange.decode(message.buffers)
+        return (self.floats if message.kind == CATCH_UP else self.exchange).decode(message.buffers)
 
     def _optimizer(self) -> Optimizer:
         """The LPS's update; momentum is already in what the workers send."""

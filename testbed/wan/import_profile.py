@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 
-from testbed.errors import InputError, nearest
+from testbed.errors import InputError, listed, nearest
 from testbed.wan import iperf3, reading
 from testbed.wan.iperf3 import Failed, Test
 from testbed.wan.profile import Link, Origin, Pair, Profile, Spread, check_complete
@@ -139,7 +139,7 @@ def rate_column(table: Table, column: str | None, unit: str | None) -> tuple[str
         found = [name for name in table.columns if name.startswith(("goodput", "throughput"))]
         if len(found) != 1:
             raise InputError(
-                f"{table.where}: which column is the rate? say --column; there are {', '.join(table.columns)}"
+                f"{table.where}: which column is the rate? say --column; there are {listed(table.columns)}"
             )
         column = found[0]
     column = table.column(column)
@@ -191,7 +191,8 @@ def _long(table: Table, unit: str) -> Iterator[tuple[Row, Pair, str]]:
 
 
 def _square(table: Table) -> Iterator[tuple[Row, Pair, str]]:
-    head, *regions = table.columns
+    head, *columns = table.columns
+    regions = dict.fromkeys(columns)
     for name in regions:
         reading.region(name, f"{table.where}: column")
     for row in table.rows:

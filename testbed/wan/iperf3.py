@@ -141,8 +141,10 @@ def _documents(path: Path) -> Iterator[tuple[str, Any]]:
     at = _skip_blanks(text, 0)
     if at == len(text):
         raise InputError(f"{path}:1: empty; iperf3 wrote nothing into it")
+    line, counted = 1, 0
     while at < len(text):
-        where = f"{path}:{text.count(chr(10), 0, at) + 1}"
+        line, counted = line + text.count("\n", counted, at), at
+        where = f"{path}:{line}"
         try:
             document, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError as error:

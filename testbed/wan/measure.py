@@ -17,6 +17,7 @@ import os
 import re
 import selectors
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations, permutations
@@ -84,9 +85,8 @@ def read_hosts(path: Path) -> Hosts:
         reading.region(host.region, f"{path}: region")
         if not ADDRESS.fullmatch(host.address):
             raise InputError(f"{path}: {host.region}: address '{host.address[:80]}' is neither an address nor a name")
-    regions = [host.region for host in found.hosts]
-    for region in regions:
-        if regions.count(region) > 1:
+    for region, count in Counter(host.region for host in found.hosts).items():
+        if count > 1:
             raise InputError(f"{path}: region {region} has two hosts; a profile needs one")
     return found
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from testbed import shipped
-from testbed.errors import InputError, nearest
+from testbed.errors import InputError, listed, nearest
 from testbed.plugins import Registry
 from testbed.wan import reading
 from testbed.wan.reading import Row
@@ -210,9 +210,9 @@ def load(name: str) -> Profile:
     if name in PROFILES:
         return PROFILES[name]
     path = Path(name) if name.endswith(".toml") else shipped.find(FOLDER, f"{name}.toml")
-    if path is None or not path.is_file():
+    if path is None or not shipped.is_file(path):
         raise InputError(f"no profile '{name}'{nearest(name, available())}; or give the path of its .toml file")
-    header = reading.read_toml(path, _Header, HINT)
+    header = reading.read_toml(path, _Header, HINT, any_text=True)
     lan = Link(
         reading.rate(header.lan.goodput_mbit, f"{path}: lan.goodput_mbit"),
         reading.rtt(header.lan.rtt_ms, f"{path}: lan.rtt_ms"),
@@ -243,11 +243,10 @@ def check_complete(pairs: Collection[Pair], where: str, what: str = "row") -> No
     if not pairs:
         raise InputError(f"{where}: no {what}s; a profile needs at least one pair of regions")
     regions = tuple(dict.fromkeys(region for pair in pairs for region in pair))
-    missing = [f"{a} to {b}" for a in regions for b in regions if a != b and (a, b) not in pairs]
+    missing = len(regions) * (len(regions) - 1) - len(pairs)  # no pair is of a region with itself
     if missing:
-        raise InputError(
-            f"{where}: no {what} for {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else "")
-        )
+        a, b = next((a, b) for a in regions for b in regions if a != b and (a, b) not in pairs)
+        raise InputError(f"{where}: no {what} for {a} to {b}" + (f" and {missing - 1:,} more" if missing > 1 else ""))
 
 
 def _cap(region: str, cap: _Cap, regions: tuple[str, ...], header: _Header, path: Path) -> Cap:
@@ -270,7 +269,7 @@ def _read_pairs(path: Path, sources: dict[str, str]) -> tuple[dict[Pair, Link], 
     table = reading.read_table(path, HINT)
     groups = [group for group in (SPREAD_COLUMNS, IMPAIRMENT_COLUMNS) if set(group) & set(table.columns)]
     if table.columns != (wanted := sum(groups, COLUMNS)):
-        raise InputError(f"{table.where}: columns must be {','.join(wanted)}, found {','.join(table.columns)}")
+        raise InputError(f"{table.where}: columns must be {','.join(wanted)}, found {listed(table.columns)}")
     for row in table.rows:
         if not row.text("src_region") or not row.text("dst_region"):
             raise InputError(f"{row.where}: a row needs {', '.join(COLUMNS)}; a region is missing")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import TypeVar
 
 import msgspec
 
-from testbed.errors import InputError, nearest
+from testbed.errors import InputError, listed, nearest
+from testbed.wan import plain
 
 LIMIT_BYTES = 32 * 2**20  # hours of iperf3 intervals; what is larger is not what it was taken for
 RATE_LIMIT_MBIT = 10e6  # 10 Tbit/s: above it the unit is wrong
@@ -97,19 +99,18 @@ def read_text(path: Path, hint: str = "") -> str:
         raise InputError(f"{path}: {reason}{tail}") from None
 
 
-def read_toml(path: Path, kind: type[Struct], hint: str = "") -> Struct:
-    """A TOML file as the msgspec struct `kind`.
+def read_toml(path: Path, kind: type[Struct], hint: str = "", any_text: bool = False) -> Struct:
+    """A TOML file as the msgspec struct `kind`; `any_text` as `plain.toml` takes it.
 
     Raises
     ------
     InputError
         As `read_text`; or it is not TOML, or not of that kind.
     """
+    found = plain.toml(read_text(path, hint), str(path), any_text)
     try:
-        return msgspec.toml.decode(read_text(path, hint), type=kind)
-    except RecursionError:
-        raise InputError(f"{path}: nested too deeply") from None
-    except ValueError as error:  # msgspec's, and Python's own for numbers of thousands of digits
+        return msgspec.convert(found, kind)
+    except msgspec.ValidationError as error:
         raise InputError(f"{path}: {error}") from None
 
 
@@ -131,8 +132,7 @@ def read_table(path: Path, hint: str = "") -> Table:
     columns = tuple(column.strip() for column in header)
     if not any(columns):
         raise InputError(f"{where}: no header; the first line names the columns")
-    twice = [column for column in columns if columns.count(column) > 1]
-    if twice:
+    if twice := [column for column, count in Counter(columns).items() if count > 1]:
         raise InputError(f"{where}: column '{twice[0]}' stands there twice")
     return Table(where, tuple(line.rstrip("\r") for line in lines[:heads]), columns, _rows(cells, columns))
 
@@ -156,7 +156,7 @@ def _line(reader: Iterator[list[str]]) -> int:
 def _rows(cells: Iterator[tuple[str, list[str]]], columns: Sequence[str]) -> Iterator[Row]:
     for where, found in cells:
         if len(found) != len(columns):
-            raise InputError(f"{where}: {len(found)} fields; a row needs {', '.join(columns)}")
+            raise InputError(f"{where}: {len(found)} fields; a row needs {listed(columns)}")
         yield Row(where, dict(zip(columns, found, strict=True)))
 
 

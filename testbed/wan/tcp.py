@@ -20,6 +20,8 @@ from testbed.message import SEGMENT_BYTES
 
 INITIAL_WINDOW_BYTES = 10 * SEGMENT_BYTES  # RFC 6928
 LEAST_TIMEOUT_S = 0.2  # Linux's retransmission timeout is the round trip and at least this (TCP_RTO_MIN)
+FILLED = 1.5  # round trip of a path that is filled, against that of an empty one (`emulation.links.wan_window_bytes`)
+MOST_TIMEOUT_S = 120.0  # and doubles with every retransmission up to this (TCP_RTO_MAX)
 
 
 class Tcp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,3 +43,18 @@ class Tcp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def is_free(self) -> bool:
         """Whether TCP costs nothing."""
         return self.tcp_window_kb is None and not self.slow_start
+
+
+def retry_s(since_s: float, now_s: float, rtt_s: float) -> float:
+    """When TCP sends again, now or later, what was sent when nothing has been acknowledged since `since_s`.
+
+    The round trip that TCP has measured is that of a path which its window fills, queue included.
+    A probe of the last segment goes out after two round trips (RFC 8985, 7.2), the first retransmission a timeout
+    after that, and each further one after twice the time of the one before (RFC 6298, 5.5), up to two minutes.
+    """
+    measured_s = FILLED * rtt_s
+    sent_s, wait_s = since_s + 2 * measured_s, measured_s + LEAST_TIMEOUT_S
+    while sent_s < now_s:
+        sent_s += wait_s
+        wait_s = min(2 * wait_s, MOST_TIMEOUT_S)
+    return sent_s

@@ -34,13 +34,17 @@ HINT = "a trace is a CSV file, see topologies/traces/"
 
 @dataclass(frozen=True)
 class Change:
-    """From `time_s` on the run's clock, the link from `src` to `dst` has this goodput, and RTT unless it is None."""
+    """From `time_s` on the run's clock, the link from `src` to `dst` has this goodput, and RTT unless it is None.
+
+    Where `cut` is not None, which only faults set, it says that the link loses all it is given, or no longer does.
+    """
 
     time_s: float
     src: str
     dst: str
     goodput_mbit: float
     rtt_ms: float | None = None
+    cut: bool | None = None
 
     @property
     def pair(self) -> Pair:
@@ -99,7 +103,7 @@ class Trace:
 def find(name: str) -> Path:
     """The file of the trace called `name` in `topologies/traces/`, or that file's path."""
     path = Path(name)
-    return (None if path.is_file() else shipped.find(FOLDER, f"{path.name.removesuffix('.csv')}.csv")) or path
+    return (None if shipped.is_file(path) else shipped.find(FOLDER, f"{path.name.removesuffix('.csv')}.csv")) or path
 
 
 def load(path: Path, regions: tuple[str, ...]) -> Trace:

@@ -59,7 +59,7 @@ class FlatModel:
     def __init__(self, build: Callable[[], nn.Module], device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)
             self.module = deepcopy(build()).to(self.device).eval()  # `build` may return the same one again
         self.layout = layout(self.module)
         self.normalisations = normalisations(self.module)
@@ -93,7 +93,7 @@ class FlatModel:
         on_gpu = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=on_gpu):
             seed = int(random.integers(2**63))
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a hundred times as long
+            torch.default_generator.manual_seed(seed)
             if on_gpu:
                 torch.cuda.manual_seed(seed)
             self.module.train()

@@ -16,7 +16,7 @@ import pytest
 from small_runs import PLAIN, plain, toml, use_small_data
 
 from testbed.cli import main
-from testbed.record.info import RunInfo, read_info
+from testbed.record.info import RunInfo, read_info, write_info
 from testbed.workloads.data.records import Records
 
 Output = Callable[..., tuple[int, str, str]]
@@ -55,6 +55,7 @@ def finished(small_data: None, one_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(one_run, tmp_path / "results" / "mine" / one_run.name))
 
 
+@pytest.mark.slow
 def test_a_run_from_file_to_report(small_data: None, command: Output, file: Path, tmp_path: Path) -> None:
     code, stdout, stderr = command("run", file, "--out", tmp_path / "results")
     assert code == 0
@@ -125,6 +126,7 @@ def test_a_run_that_is_not_there(command: Output, name: str, tmp_path: Path) -> 
     assert re.fullmatch(r"testbed: error: [^\n]*nothing[^\n]*\n", stderr)
 
 
+@pytest.mark.slow
 def test_clean_deletes_what_killed_runs_left_and_nothing_else(finished: Path, command: Output) -> None:
     results = finished.parents[1]
     left = finished / "baseline" / "seed-0" / "checkpoint-4.tmp"
@@ -149,8 +151,9 @@ def test_resuming_names_what_it_cannot_resume(command: Output, tmp_path: Path) -
 def test_resuming_on_other_data_is_refused(
     finished: Path, command: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    path = finished / "run.json"
-    path.write_text(path.read_text().replace('"stand_in": true', '"stand_in": false'))
+    facts = read_info(finished, RunInfo)
+    facts.data.stand_in = False
+    write_info(finished, facts)
     code, _, stderr = command("run", "--resume", finished)
     assert code == 2
     assert "start a new run" in stderr
@@ -163,6 +166,7 @@ def test_run_needs_an_experiment_or_a_run_but_not_both(command: Output, file: Pa
     assert (code, "not both" in stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_role_that_fails_ends_the_run_with_its_name_and_the_traceback_in_the_log(
     small_data: None, command: Output, tmp_path: Path
 ) -> None:

@@ -94,6 +94,7 @@ def test_show_keeps_to_the_width_of_the_terminal(capsys, monkeypatch):
     assert heads == 2 * list(profile.load("skyplane-22").regions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["weightgrad-ec2", "cluster-80mbit"])
 def test_show_draws_a_heat_map(capsys, tmp_path, name):
     code, out, _ = answer(capsys, "profile", "show", name, "--png", tmp_path / "map.png")

@@ -75,6 +75,22 @@ def test_a_package_that_hangs_does_not_hang_the_doctor(broken_ray: Path, monkeyp
     assert not found.works and "no answer within 0.5 s" in found.found
 
 
+def test_what_took_too_long_is_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "TIMEOUT_S", 0.5)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "torch.py").write_text("import time; time.sleep(600)")
+    [found] = doctor._learning()
+    assert (found.need, found.works, found.known, found.advice) == ("torch", False, False, "")
+    monkeypatch.setattr(doctor, "examine", lambda: [found, Finding("Ray", True, "2.60")])
+    assert main(["doctor"]) == 1
+    torch, _, verdict = capsys.readouterr().out.splitlines()
+    assert torch.split() == ["unknown", "torch", "no", "answer", "within", "0.5", "s"]
+    assert verdict.endswith("Not known, because this machine was too busy: torch; ask again.")
+    assert "lacks" not in verdict
+
+
 def test_each_need_is_one_line_and_none_possible_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

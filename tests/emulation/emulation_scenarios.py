@@ -168,10 +168,62 @@ def faults() -> dict[str, Any]:
     }
 
 
+def flap() -> dict[str, Any]:
+    """Interfaces on a link's way that go down and up again, each in turn: what is said, and a message afterwards."""
+    seen: dict[str, Any] = {"said": [], "message_s": []}
+    with EmulatedNetwork(plan()) as network, connection(network.hosts[A], network.hosts[B]) as send:
+        for node, interface in (("r0", "wan1"), ("r0w0", "eth0"), ("r1", "lan0"), ("wires", "w1-0")):
+            in_node(network, node, f"ip link set {interface} down")
+            seen["said"].append(error_of(network.check))
+            time.sleep(0.2)
+            in_node(network, node, f"ip link set {interface} up")
+            seen["message_s"].append(send(MESSAGE_BYTES))
+        network.check()
+        seen["were_down"] = network.delay_report()["were_down"]
+    return seen
+
+
+def flap_of_a_cut_link() -> dict[str, Any]:
+    """The route over a link that is cut, whose interface goes down and up again, and that is healed then."""
+    seen = {}
+    with EmulatedNetwork(plan()) as network:
+        network.cut("a", "b")
+        in_node(network, "r0", "ip link set wan1 down")
+        in_node(network, "r0", "ip link set wan1 up")
+        neighbour = ""
+        deadline = time.monotonic() + 10
+        while not neighbour and time.monotonic() < deadline:  # it is back, so the routes are as well
+            neighbour = in_node(network, "r0", "ip neigh show dev wan1 nud permanent")
+        seen["cut"] = in_node(network, "r0", "ip route show 10.2.0.0/16")
+        network.heal("a", "b")
+        seen["healed"] = in_node(network, "r0", "ip route show 10.2.0.0/16")
+    return seen
+
+
+def stalled() -> dict[str, Any]:
+    """What a delay line that is stopped, and one that was killed, are said to be; and how long it takes."""
+    seen: dict[str, Any] = {}
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        begin = time.perf_counter()
+        with EmulatedNetwork(plan(), mechanism="delay-line") as network:
+            process = network._net["wires"].stage._process
+            seen["alive"] = error_of(network.watch)
+            process.send_signal(number)
+            time.sleep(0.1)
+            seen[number.name] = error_of(network.watch), error_of(network.check)
+        seen["took_s"] = time.perf_counter() - begin
+    return seen
+
+
 def tc(network: EmulatedNetwork, node: str, command: str) -> str:
     """What tc prints in a node's network namespace."""
+    return in_node(network, node, f"tc {command}")
+
+
+def in_node(network: EmulatedNetwork, node: str, command: str) -> str:
+    """What a command prints in a node's network namespace."""
     with netns.enter(network._net[node].pid):
-        return subprocess.run(["tc", *command.split()], check=True, capture_output=True, text=True).stdout
+        return subprocess.run(command.split(), check=True, capture_output=True, text=True).stdout
 
 
 def error_of(request: Callable[[], object]) -> str:
@@ -328,7 +380,8 @@ def topology() -> dict[str, Any]:
         net.stop()
 
 
-SCENARIOS = (links, netem, dilated, faults, caps, fast, impaired, refused, hold, signals, topology)
+NETWORK = (links, netem, dilated, faults, flap, flap_of_a_cut_link, stalled, caps, fast, impaired, refused, topology)
+SCENARIOS = (*NETWORK, hold, signals)
 
 if __name__ == "__main__":
     scenario = {function.__name__: function for function in SCENARIOS}[sys.argv[1]]

@@ -106,6 +106,29 @@ def test_what_is_not_as_asked_is_found_and_named(probe: Probe) -> None:
     assert broken[sandbox.delay_mechanism()] in said["stage"]
 
 
+def test_a_link_that_went_down_and_came_up_again_carries_again_and_is_named(probe: Probe) -> None:
+    seen = probe("flap")
+    assert len(seen["message_s"]) == 4
+    names = ("a>b", "a/w0>a", "b/w0>b", "b>a")
+    for said, name in zip(seen["said"], names, strict=True):
+        assert f"{name} is down" in said
+    assert set(seen["were_down"]) >= set(names)
+
+
+def test_a_cut_link_stays_cut_when_its_interface_comes_up_again(probe: Probe) -> None:
+    seen = probe("flap_of_a_cut_link")
+    assert seen["cut"].startswith("blackhole")
+    assert "dev wan1" in seen["healed"]
+
+
+def test_a_delay_line_that_is_stopped_or_dead_is_noticed_at_once(probe: Probe) -> None:
+    seen = probe("stalled")
+    assert seen["alive"] == "nothing"
+    assert all("is stopped; nothing crosses the WAN" in said for said in seen["SIGSTOP"])
+    assert all("the delay line is dead" in said for said in seen["SIGKILL"])
+    assert seen["took_s"] < 8, "less than a wait for an answer"
+
+
 def test_a_change_that_cannot_be_is_refused(refused: dict[str, Any]) -> None:
     assert refused["no link"] == "NetworkError: no WAN link a>c in this network"
     assert refused["a host"] == "NetworkError: no WAN link a>a/w0 in this network"

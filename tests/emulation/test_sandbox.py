@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -21,13 +22,13 @@ pytestmark = [pytest.mark.emulation, pytest.mark.usefixtures("emulation")]
 MARK = "TESTBED_TEST_MARK"
 
 
-def marked(mark: str) -> list[str]:
-    """Command lines of the processes on this machine that inherited a mark."""
-    found = []
+def marked(mark: str) -> dict[int, str]:
+    """The processes on this machine that inherited a mark, and their command lines."""
+    found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
     return found
@@ -81,6 +82,50 @@ def test_orphans_end_with_the_command() -> None:
     assert not marked(mark)
 
 
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("os.kill(os.getpid(), 9)", ["its own process (SIGKILL)"]),
+        ("subprocess.Popen(['sleep', '300']).kill(); time.sleep(0.1); os._exit(1)", ["sleep (SIGKILL)"]),
+        ("subprocess.Popen(['sleep', '300']).kill(); time.sleep(0.1); os._exit(0)", []),
+        ("sys.exit(3)", []),
+    ],
+)
+def test_who_was_killed_when_a_command_failed_is_told(script: str, told: list[str]) -> None:
+    heard: list[str] = []
+    sandbox.run([sys.executable, "-c", f"import os, subprocess, sys, time; {script}"], witness=heard.append)
+    assert heard == told
+
+
+def test_the_death_of_process_1_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    mark, heard = uuid.uuid4().hex, []
+
+    def kill() -> None:
+        while not any(line.startswith("sleep 300") for line in marked(mark).values()):
+            time.sleep(0.05)
+        (first,) = (pid for pid, line in marked(mark).items() if "init.py" in line and "unshare" not in line)
+        os.kill(first, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    status = sandbox.run(["sleep", "300"], env={**os.environ, MARK: mark}, witness=heard.append)
+    killer.join()
+    assert status != 0
+    assert heard == ["process 1 of its sandbox"]
+    assert capfd.readouterr().err == ""
+
+
+def test_scratch_lies_in_the_sandbox_and_goes_with_it() -> None:
+    script = "from testbed.emulation import sandbox\nwith sandbox.scratch() as folder: print(folder, folder.is_dir())"
+    done = subprocess.run(supervised(sys.executable, "-c", script), capture_output=True, text=True, check=True)
+    folder, there = done.stdout.split()
+    assert there == "True"
+    assert len(folder) < 40, "Ray's sockets have 107 bytes for their paths"
+    assert not Path(folder).exists()
+    with pytest.raises(NetworkError, match="only a sandbox"), sandbox.scratch():
+        pass
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_supervisors_group_reaches_the_command_once(number: signal.Signals) -> None:
     """As a terminal's Ctrl-C does it: the whole foreground group is signalled."""
@@ -102,7 +147,7 @@ def test_nothing_is_left_after_kill_9() -> None:
     deadline = time.monotonic() + 20
     while marked(mark) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert marked(mark) == []
+    assert marked(mark) == {}
     assert interfaces() == before
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from testbed.emulation.trace_player import TracePlayer
 from testbed.errors import NetworkError
+from testbed.faults import Schedule
 from testbed.wan.trace import Change, Trace
 
 TRACE = Trace("t", tuple(Change(k * 0.1, "a", "b", float(k + 1)) for k in range(5)))
@@ -13,7 +14,9 @@ TRACE = Trace("t", tuple(Change(k * 0.1, "a", "b", float(k + 1)) for k in range(
 
 def test_the_rates_in_force_are_set_at_once_and_the_rest_in_order():
     rates = []
-    player = TracePlayer(TRACE, lambda change: rates.append(change.goodput_mbit), 0.15, 0.15, monotonic(), 1.0)
+    player = TracePlayer(
+        Schedule(TRACE), lambda change: rates.append(change.goodput_mbit), 0.15, 0.15, monotonic(), 1.0
+    )
     assert rates == [2.0]
     sleep(0.5)
     applied = player.stop()
@@ -23,7 +26,7 @@ def test_the_rates_in_force_are_set_at_once_and_the_rest_in_order():
 
 
 def test_a_slow_change_does_not_shift_those_after_it():
-    player = TracePlayer(TRACE, lambda change: sleep(0.05), 0.0, 0.0, monotonic(), dilation=2.0)
+    player = TracePlayer(Schedule(TRACE), lambda change: sleep(0.05), 0.0, 0.0, monotonic(), dilation=2.0)
     sleep(1.2)
     applied = player.stop()
     assert [event.time_s - event.late_s for event in applied] == pytest.approx([0.1, 0.2, 0.3, 0.4])
@@ -35,7 +38,7 @@ def test_a_change_that_fails_is_told_when_the_player_stops():
         if change.goodput_mbit > 1:
             raise NetworkError("no WAN link a>b")
 
-    player = TracePlayer(TRACE, refuse, 0.0, 0.0, monotonic(), dilation=1.0)
+    player = TracePlayer(Schedule(TRACE), refuse, 0.0, 0.0, monotonic(), dilation=1.0)
     sleep(0.3)
     with pytest.raises(NetworkError):
         player.stop()

@@ -53,6 +53,17 @@ def test_one_that_was_not_finished_does_not_count_and_is_replaced(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-100"]
 
 
+def test_one_that_is_half_deleted_does_not_count_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    write(tmp_path, 50)
+    (tmp_path / "checkpoint-40").mkdir()  # its clock went first
+    found = checkpoint.latest(tmp_path)
+    assert found is not None and found.clock.step == 50
+    clock = tmp_path / "checkpoint-50" / "clock.json"
+    clock.write_text(clock.read_text().replace("16.6", "17.6"))
+    with pytest.raises(InputError, match=r"checkpoint-50/clock\.json: not as it was written"):
+        checkpoint.latest(tmp_path)
+
+
 def test_what_comes_before_the_rename_sees_all_states(tmp_path: Path) -> None:
     seen: list[str] = []
     write(tmp_path, 5, before=lambda folder: seen.extend(path.name for path in folder.iterdir()))

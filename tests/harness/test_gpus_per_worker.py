@@ -64,6 +64,7 @@ def test_a_step_takes_that_of_one_gpu_on_a_quarter_of_the_batch_and_the_reductio
     assert plan.timed(four, system).sync_s == pytest.approx(plan.timed(one, system).sync_s + reduction_s)
 
 
+@pytest.mark.slow
 def test_a_run_that_computes_takes_the_times_of_a_timing_only_run_and_trains_alike(
     small_data: None, tmp_path: Path
 ) -> None:

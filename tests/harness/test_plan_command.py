@@ -68,7 +68,7 @@ def test_a_step_of_rings_takes_what_it_takes_in_a_run(system: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("system", ["diloco", "local-sgd"])
-@pytest.mark.parametrize("period", [10, 40])
+@pytest.mark.parametrize("period", [pytest.param(10, marks=pytest.mark.slow), 40])
 def test_any_period_follows_from_one(period: int, system: str, tmp_path: Path) -> None:
     options = plans.ask(asked(SYSTEMS | RINGS), {}, [period]).options
     (option,) = [each for each in options if each.name == system]
@@ -85,6 +85,7 @@ def test_where_the_lan_holds_a_server_up_rings_are_recommended() -> None:
     assert found is not None and found.name == "hierarchical-allreduce"
 
 
+@pytest.mark.slow
 def test_a_ring_of_many_is_left_out_unless_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert plans.too_long(plans.candidates(), plans.LONGEST_RING) == ()
     assert main([*QUESTION, "--workers", "9", "--json"]) == 0
@@ -198,12 +199,14 @@ def test_a_size_says_nothing_of_how_long_a_gradient_takes(capsys: pytest.Capture
     assert "--gradient says nothing of how long a gradient takes: give --step-time" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_of_one_region_there_is_no_wan_to_wait_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*QUESTION, "--regions", "us-west-1", "--workers", "2", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["asked"]["wan_mbit"] == {} and all(not row["day_bytes"] for row in answer["systems"])
 
 
+@pytest.mark.slow
 def test_an_experiment_answers_for_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "cifarnet", "--sizes", "weightgrad=0.1"]) == 0
     said = capsys.readouterr().out

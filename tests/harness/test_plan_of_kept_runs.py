@@ -63,6 +63,7 @@ def test_systems_with_known_sizes_are_ranked_as_they_ran() -> None:
         assert option.step_s == pytest.approx(runs.loc[system, "mean_step_s"], rel=0.01), system
 
 
+@pytest.mark.slow
 def test_systems_whose_sizes_depend_on_the_data_are_ranked_as_they_ran_where_they_differ() -> None:
     runs = kept("systems")
     fixed = {"baseline", "fp16", "terngrad", "onebit", "fixed-2", "fixed-4", "fixed-8", "diloco"}

@@ -18,7 +18,8 @@ import pandas as pd
 import pytest
 from small_runs import EXCHANGING, experiment, plain, start, toml
 
-from testbed.errors import Interrupted
+from testbed.cli import main
+from testbed.errors import InputError, Interrupted
 from testbed.experiment.load import from_dict
 from testbed.experiment.schema import Experiment
 from testbed.harness import session as run
@@ -100,6 +101,7 @@ def test_killed_at_any_time_and_resumed(
         assert_same(folder, whole, system)
 
 
+@pytest.mark.slow
 def test_what_was_discarded_is_kept_aside(small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         snapshots = Snapshots(patch, tmp_path / "killed")
@@ -115,6 +117,18 @@ def test_resuming_a_finished_run_changes_nothing(small_data: None, tmp_path: Pat
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "run.json"}
     resume(folder)
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_finished_system_with_damaged_facts_is_not_played_again(small_data: None, tmp_path: Path) -> None:
+    """It used to be taken for one that had not begun, and its events for ones to be discarded."""
+    folder = start(one("baseline"), tmp_path)
+    before, facts = events(folder), folder / "baseline/seed-0/run.json"
+    facts.write_text(facts.read_text().replace('"finished"', '"finishes"'))
+    with pytest.raises(InputError, match=r"baseline/seed-0/run\.json: not as it was written"):
+        resume(folder)
+    facts.unlink()  # its events say how it ended
+    resume(folder)
+    assert events(folder) == before
 
 
 @pytest.mark.slow
@@ -241,3 +255,26 @@ def test_a_run_that_goes_on_at_another_commit_says_so(small_data: None, tmp_path
     resume(folder)
     notes = [note for note in read_info(folder, RunInfo).notes if note.startswith("It began at commit 0000000000 and")]
     assert len(notes) == (1 if environment().commit else 0)
+
+
+@pytest.mark.slow
+def test_a_live_run_is_neither_resumed_nor_cleaned(long_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both used to hurt it: one took steps from its record, the other the checkpoint it was writing."""
+    process, folder = long_run("live")
+    half = folder / "weightgrad/seed-0/checkpoint-9.tmp"
+    half.mkdir()
+    assert main(["run", "--resume", str(folder)]) == 2
+    refused = capsys.readouterr()
+    assert refused.err == (
+        f"testbed: error: {folder}: this run is still going on in another process; wait for its end, or stop it there "
+        "with Ctrl-C\n"
+    )
+    assert refused.out == ""
+    assert main(["clean", "--out", str(folder.parents[1])]) == 0
+    assert capsys.readouterr().out == f"skipped {folder}: this run is still going on\n"
+    assert process.poll() is None and half.is_dir()
+    process.kill()
+    process.communicate()
+    assert main(["clean", "--out", str(folder.parents[1])]) == 0  # the lock went with it
+    assert f"deleted {half}\n" in capsys.readouterr().out
+    assert not (folder / "weightgrad/seed-0/events.discarded.jsonl").exists()

@@ -16,6 +16,7 @@ WAN = Axis("wan", "topology.wan_factor", (0.5, 1.0, 20.0), "WAN goodput")
 SYSTEMS = {"baseline": {}, "fp16": {}}
 
 
+@pytest.mark.slow
 def test_a_slower_wan_is_worth_more_to_who_sends_less(small_data: None, tmp_path: Path) -> None:
     frame = sensitivity.play(experiment(systems=SYSTEMS), [WAN], 4, tmp_path, jobs=1)
     assert list(frame.columns) == ["axis", "value", "system", "step_s", "speedup"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -108,15 +109,29 @@ def test_no_byte_is_lost_or_made_up(
     assert (np.diff(frame["second"]) == 1).all()
 
 
-def test_a_clock_no_run_can_have_is_refused_before_memory_is_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="link a>b"):
-        parse(tmp_path, sent(1e15, 1.0, 5))
+def test_a_second_of_a_long_pause_has_no_row(tmp_path: Path) -> None:
+    """A link that was used at the begin and the end of ten million seconds takes no gigabytes."""
+    frame = parse(tmp_path, sent(1.0, 1.0, 5), sent(9.9e6, 2.0, 8)).links
+    assert frame.set_index("second")["wire_bytes"].to_dict() == {0: 5, 9_899_998: 4, 9_899_999: 4}
+
+
+@pytest.mark.parametrize("damaged", [sent(1e15, 1.0, 5), sent(9e6, 8e6, 5), sent(5.0, 60.0, 5), sent(5.0, -1.0, 5)])
+def test_times_no_run_can_have_are_refused_before_memory_is_asked_for(tmp_path: Path, damaged: LinkBytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"events\.jsonl: link a>b"):
+            parse(tmp_path, sent(1.0, 1.0, 5), damaged)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 10_000_000
 
 
 def test_other_events_keep_their_fields_and_order(tmp_path: Path) -> None:
     threshold = Threshold(time_s=2.0, node="a/lps", step=3, significance=5.0, threshold=4.0)
     parse(tmp_path, done(0, 0, 1.0, 2.0), threshold, sent(1.0, 1.0, 5), Checkpointed(time_s=3.0, step=4))
-    frame = frames.other_events(tmp_path / lines.FILE_NAME)
+    frame, unreadable = frames.other_events(tmp_path / lines.FILE_NAME)
+    assert unreadable == 0
     assert list(frame["event"]) == ["threshold", "checkpointed"]
     assert frame["significance"][0] == 5.0 and pd.isna(frame["significance"][1])
     assert list(frame["step"]) == [3, 4] and frame["node"][0] == "a/lps"
@@ -148,10 +163,8 @@ def test_metrics_are_columns_and_other_records_have_none_of_them(tmp_path: Path)
             [True, True],
         ]
         assert np.isnan(frame["bits"][1])
-    plain = lines.encode(Evaluated(time_s=9.0, accuracy=0.5, **parts))
-    assert plain == (
-        b'{"event":"evaluated","time_s":9.0,"step":2,"model":"full","loss":1.5,"accuracy":0.5,"images":20}\n'
-    )
+    plain, _, _ = lines.encode(Evaluated(time_s=9.0, accuracy=0.5, **parts)).rpartition(b',"crc"')
+    assert plain == (b'{"event":"evaluated","time_s":9.0,"step":2,"model":"full","loss":1.5,"accuracy":0.5,"images":20')
 
 
 def test_parquet_that_is_older_than_the_events_or_damaged_is_not_used(tmp_path: Path) -> None:
@@ -161,9 +174,43 @@ def test_parquet_that_is_older_than_the_events_or_damaged_is_not_used(tmp_path: 
     path = tmp_path / lines.FILE_NAME
     with path.open("ab") as file:
         file.write(lines.encode(done(1, 0, 2.0, 2.0)))
-    assert frames.read(tmp_path, "steps") is None
+    assert frames.fault(tmp_path, "steps") == "out of date"
     path.unlink()
-    assert len(frames.read(tmp_path, "steps")) == 1  # the events were thrown away to save space: the frame stands
+    assert frames.fault(tmp_path, "steps") == ""  # the events were thrown away to save space: the frame stands
+    assert len(frames.read(tmp_path, "steps")) == 1
     (tmp_path / "steps.parquet").write_bytes(b"PAR1 nonsense")
-    assert frames.read(tmp_path, "steps") is None
-    assert frames.read(tmp_path, "nothing") is None
+    assert frames.fault(tmp_path, "steps") == "damaged"
+    with pytest.raises(InputError, match=r"steps\.parquet: cannot be read"):
+        frames.read(tmp_path, "steps")
+    (tmp_path / "steps.parquet").unlink()
+    assert frames.fault(tmp_path, "steps") == "missing"
+
+
+def test_a_file_is_held_to_the_checksum_of_the_run_that_wrote_it(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.record(done(0, 0, 1.0, 2.0))
+    checksums = recorder.finish()
+    assert {name: frames.fault(tmp_path, name, checksums) for name in frames.DTYPES} == dict.fromkeys(frames.DTYPES, "")
+    (tmp_path / lines.FILE_NAME).write_bytes(b"")  # what was lost of the events does not touch the frames
+    assert frames.fault(tmp_path, "steps", checksums) == ""
+    path = tmp_path / "steps.parquet"
+    written = path.read_bytes()
+    for place in range(0, len(written), 97):
+        path.write_bytes(written[:place] + bytes([written[place] ^ 4]) + written[place + 1 :])
+        assert frames.fault(tmp_path, "steps", checksums) == "damaged"
+
+
+def test_a_page_is_held_to_its_checksum_where_the_run_had_not_ended(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        for step in range(400):
+            recorder.record(done(step, 0, step + 1.0, math.sin(step)))
+        recorder.finish()
+    path = tmp_path / "steps.parquet"
+    written = path.read_bytes()
+    data = pq.ParquetFile(path).metadata.row_group(0).column(2)
+    path.write_bytes(flipped(written, data.data_page_offset + data.total_compressed_size // 2))
+    assert frames.fault(tmp_path, "steps") == "damaged"
+
+
+def flipped(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]

@@ -30,12 +30,46 @@ def test_a_record_of_another_version_reads(tmp_path: Path) -> None:
     assert info.read_info(tmp_path, RunInfo) == RunInfo(target="cifarnet")
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"dilation": "four"}', "[]"])
+DEEP = '{"experiment": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", '{"dilation": "four"}', "[]", DEEP, '{"parameters": ' + "1" * 5000 + "}"],
+    ids=lambda text: text[:20],
+)
 def test_a_damaged_file_is_named_in_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(InputError, match=r"run\.json") as caught:
         info.read_info(tmp_path, RunInfo)
     assert "\n" not in str(caught.value)
+
+
+def test_a_change_of_any_bit_is_told(tmp_path: Path) -> None:
+    info.write_info(tmp_path, RunInfo(target="cifarnet", dilation=4.0))
+    path = tmp_path / "run.json"
+    written = path.read_bytes()
+    for bit in range(0, 8 * len(written), 11):
+        changed = bytearray(written)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        told: list[str] = []
+        try:
+            facts = info.read_info(tmp_path, RunInfo, told.append)
+        except InputError as error:
+            told.append(str(error))
+        assert told or facts == RunInfo(target="cifarnet", dilation=4.0)
+        assert all("run.json" in line for line in told)
+
+
+def test_what_was_changed_is_refused_where_nobody_is_told(tmp_path: Path) -> None:
+    info.write_info(tmp_path, RunInfo(target="cifarnet"))
+    path = tmp_path / "run.json"
+    path.write_text(path.read_text().replace("cifarnet", "resnet"))
+    with pytest.raises(InputError, match=r"run\.json: not as it was written .* take that line out"):
+        info.read_info(tmp_path, RunInfo)
+    path.write_text(path.read_text().rpartition(",\n")[0] + "\n}\n")  # as the line says
+    assert info.read_info(tmp_path, RunInfo).target == "resnet"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -40,6 +40,31 @@ def test_numpy_numbers_are_numbers() -> None:
     assert lines.decode(lines.encode(event)) == StepDone(time_s=1.5, step=3, loss=2.0, compute_s=0.5)
 
 
+def test_no_bit_of_a_line_changes_unnoticed() -> None:
+    event = StepDone(time_s=1.25, node="a/w0", step=3, loss=2.0, compute_s=0.5)
+    line = lines.encode(event)
+    for bit in range(8 * (len(line) - 1)):
+        changed = bytearray(line)
+        changed[bit // 8] ^= 1 << bit % 8
+        assert lines.decode(bytes(changed)) in (None, event)
+
+
+def test_a_line_of_an_older_record_has_no_checksum() -> None:
+    old = b'{"event":"step","time_s":1.25,"node":"a/w0","step":3,"loss":2.0,"compute_s":0.5}\n'
+    assert lines.decode(old) == StepDone(time_s=1.25, node="a/w0", step=3, loss=2.0, compute_s=0.5)
+
+
+@pytest.mark.parametrize(
+    "wire_bytes",
+    [b"-1", b"9223372036854775808", b"1" * 5000, b"[" * 100_000 + b"]" * 100_000],
+    ids=lambda text: text[:9],
+)
+def test_a_number_no_run_can_have_is_damage(wire_bytes: bytes) -> None:
+    old = b'{"event":"link","time_s":1.0,"link":"a>b","interval_s":1.0,"more":null,"wire_bytes":%s}\n' % wire_bytes
+    assert lines.decode(old) is None
+    assert lines.decode(old.replace(b"wire_bytes", b"x", 1)) is None
+
+
 @pytest.mark.parametrize("line", [b"", b"{", b"[]\n", b"null\n", b'{"event":"unheard-of"}\n', b'{"event":"step"}\n'])
 def test_a_damaged_or_unknown_line_is_none(line: bytes) -> None:
     assert lines.decode(line) is None

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from testbed.record.events import Evaluated, Event, LinkBytes, RunEnded, RunStarted, StepDone
-from testbed.record.info import DataInfo, ResultInfo, RunInfo, write_info
+from testbed.record.info import DataInfo, ResultInfo, RunInfo, read_info, write_info
 from testbed.record.recorder import Recorder
 
 # system: seconds a step, WAN bytes a step, step constant of the loss's decay, final accuracy
@@ -99,7 +99,9 @@ def write_run(
         for seed in seeds:
             one = folder / system / f"seed-{seed}"
             shutil.copytree(recorded(system, seed, done, ended), one)
-            write_info(one, ResultInfo(system=system, seed=seed, steps=steps, status=ended or "running"))
+            checksums = read_info(one, ResultInfo).checksums
+            status = ended or "running"
+            write_info(one, ResultInfo(system=system, seed=seed, steps=steps, status=status, checksums=checksums))
     return folder
 
 
@@ -114,7 +116,9 @@ def recorded() -> Iterator[Recorded]:
             recorder = Recorder(folder)
             for event in events_of(system, seed, steps, ended):
                 recorder.record(event)
-            recorder.finish() if ended else recorder.close()
+            checksums = recorder.finish() if ended else {}
+            recorder.close()
+            write_info(folder, ResultInfo(checksums=checksums))
             return folder
 
         yield record

@@ -64,6 +64,7 @@ def test_every_link_of_a_ring_carries_as_much_whatever_its_length() -> None:
             assert 5 * 2 * (count - 1) / count * size == pytest.approx(event.nbytes, abs=headers)
 
 
+@pytest.mark.slow
 def test_rings_send_less_across_the_wan_than_one_ring() -> None:
     ring, rings = (wan_payload(run(system, workers=4)) for system in ("allreduce", "hierarchical-allreduce"))
     task = run("allreduce", workers=4).system.task

@@ -52,6 +52,7 @@ def test_unquantized_it_is_the_baseline_to_rounding(small_data: None, kind: str,
     assert all(a.loss == pytest.approx(b.loss, rel=1e-4) for a, b in pairs)
 
 
+@pytest.mark.slow
 def test_a_model_with_convolutions_too(small_data: None) -> None:
     it = experiment(model={"name": "cifarnet"}, training={"steps": 2, "batch_size": 8})
     task = Assembly(it).task(0)

@@ -370,7 +370,7 @@ def test_loss_and_jitter_that_cannot_be_are_refused(tmp_path, cells, line):
 
 def test_of_a_group_of_columns_none_may_be_missing(tmp_path):
     header = ",".join((*profile.COLUMNS, "loss_percent"))
-    with refuse(r"p\.csv:1: columns must be .*assumed,loss_percent,jitter_ms, found .*assumed,loss_percent$"):
+    with refuse(r"p\.csv:1: columns must be .*assumed,loss_percent,jitter_ms, found .*assumed, loss_percent$"):
         profile.load(str(profile_file(tmp_path, header, "a,b,5,40,s,,1")))
 
 

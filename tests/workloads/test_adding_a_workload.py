@@ -52,6 +52,7 @@ def played(folder: Path, **parts: Any) -> Result:
     return load(start(it, folder)).results[0]
 
 
+@pytest.mark.slow
 def test_a_model_with_its_data_in_one_short_file(load_page: Any, tmp_path: Path) -> None:
     load_page("mine.py")
     result = played(tmp_path, **TABLES["mine.toml"])
@@ -59,6 +60,7 @@ def test_a_model_with_its_data_in_one_short_file(load_page: Any, tmp_path: Path)
     assert np.load(result.folder / "model.npz")["full/0.weight"].shape == (48, 2)
 
 
+@pytest.mark.slow
 def test_a_loss_and_a_metric_of_ones_own(load_page: Any, tmp_path: Path) -> None:
     load_page("heat.py")
     result = played(tmp_path, model={"name": "linear"}, data={"dataset": "heat"}, **TABLES["heat.toml"])

@@ -6,12 +6,14 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any, ParamSpec, TypeVar
 
 from testbed.experiment.assembly import Assembly
 from testbed.experiment.load import from_dict
+from testbed.fabrics.actors.silence import Doing
 from testbed.fabrics.actors.wire import Endpoint, Wire
 from testbed.fabrics.base import probe_folder, state_path
 from testbed.record.events import Event, Overrun
@@ -21,6 +23,7 @@ from testbed.roles.compute import compute_model
 from testbed.roles.node import Charge, Node
 from testbed.roles.trail import Parcel
 from testbed.systems import System
+from testbed.systems.protocols.lives import play_system
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -47,6 +50,8 @@ class EmulatedNode(Node):
         self._device = compute_model(experiment.compute.device).device
         self._dilation = place.dilation
         self._start_s = 0.0  # this machine's monotonic clock when the run's clock stood at 0
+        self._computing = False
+        self._active_s = monotonic()  # when it last computed, or something came
 
     def set_clock(self, monotonic_s: float, clock_s: float) -> None:
         """The run's clock shows `clock_s` when this machine's monotonic clock shows `monotonic_s`."""
@@ -56,7 +61,18 @@ class EmulatedNode(Node):
         return (monotonic() - self._start_s) / self._dilation
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds * self._dilation)
+        await asyncio.sleep(self.awake(seconds) * self._dilation)
+
+    def arrived(self, peer: str, parcel: Parcel) -> None:
+        self._active_s = monotonic()
+        super().arrived(peer, parcel)
+
+    @property
+    def doing(self) -> Doing:
+        """What this role is at."""
+        still_s = self.awake(0.0)  # a fault may let it stand still, for a while or for ever
+        goes_on = still_s < inf and (self._computing or still_s > 0)
+        return Doing(monotonic() if goes_on else self._active_s, tuple(self.mailbox.awaited()))
 
     async def _transmit(self, peer: str, parcel: Parcel) -> None:
         await self.wire.send(peer, parcel)
@@ -64,16 +80,21 @@ class EmulatedNode(Node):
     async def compute(self, work: Charge[T], fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         # On the loop's own thread, so that nothing else of this role runs in between (rule 2); ZeroMQ's
         # thread keeps sending and receiving meanwhile.
-        began_s = monotonic()
+        self._computing = True
+        try:
+            return await self._compute(work, fn, *args, **kwargs)
+        finally:
+            self._computing, self._active_s = False, monotonic()
+
+    async def _compute(self, work: Charge[T], fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        began_s, now_s = monotonic(), self.now()
         result = fn(*args, **kwargs)
         took_s = monotonic() - began_s
         work = work(result) if callable(work) else work
-        if self._device is None:
-            self.charge(work, took_s / self._dilation)
-            await asyncio.sleep(0)
-            return result
-        allowed_s = self._device.seconds(work) * self._dilation
-        self.charge(work, allowed_s / self._dilation)
+        needed_s = took_s / self._dilation if self._device is None else self._device.seconds(work)
+        spent_s = self.lasting(needed_s, now_s)
+        self.charge(work, spent_s)
+        allowed_s = spent_s * self._dilation
         if took_s > allowed_s + OVERRUN_TOLERANCE_S:
             late = Overrun(time_s=self.now(), node=self.name, allowed_s=allowed_s, took_s=took_s)
             self.record(late)
@@ -85,10 +106,10 @@ class EmulatedNode(Node):
             self.recorder.record(event)
 
     def timeout(self, seconds: float) -> asyncio.Timeout:
-        return asyncio.timeout(seconds * self._dilation)
+        return asyncio.timeout(self.awake(seconds) * self._dilation)
 
     def call_later(self, seconds: float, fn: Callable[[], None]) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(seconds * self._dilation, fn)
+        return asyncio.get_running_loop().call_later(self.awake(seconds) * self._dilation, fn)
 
 
 class RoleActor:
@@ -112,7 +133,10 @@ class RoleActor:
     async def connect(self) -> None:
         """Open the connections to all neighbours and warm them up; every role must be told so at once."""
         size_bytes = 4 * self._assembly.workload.layout.size
-        self._node = EmulatedNode(self._place, self._assembly.experiment, max_bytes=2 * size_bytes + (1 << 21))
+        experiment = self._assembly.experiment
+        self._node = EmulatedNode(self._place, experiment, max_bytes=2 * size_bytes + (1 << 21))
+        if (schedule := experiment.schedule) is not None:
+            self._node.pace, self._node.mortal = schedule.pace_of(self._place.role), schedule.mortal
         await self._node.wire.start()
 
     async def begin(
@@ -140,8 +164,14 @@ class RoleActor:
         """Play the role until step `stop_at`; the run's clock shows `clock_s` at `monotonic_s`. Returns the clock."""
         self._node.set_clock(monotonic_s, clock_s)
         await asyncio.sleep(max(monotonic_s - monotonic(), 0.0))
-        await self._node.play(self._system.role(self._node, self._state), stop_at)
+        schedule = self._assembly.experiment.schedule
+        deaths = schedule.deaths_of(self._place.role) if schedule else None
+        await play_system(self._node, self._system, self._state, stop_at, deaths)
         return self._node.now()
+
+    async def doing(self) -> Doing:
+        """What the role is at while a segment plays."""
+        return self._node.doing
 
     async def save(self, folder: str) -> dict[int, float]:
         """Write the role's state, and those it has handed in as probes since the last time: when, by their step."""

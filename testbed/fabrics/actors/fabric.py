@@ -6,29 +6,32 @@ links while a segment plays.
 
 from __future__ import annotations
 
-import os
-import signal
 from abc import abstractmethod
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from shutil import rmtree
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, Protocol
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
+from testbed.emulation import processes
 from testbed.errors import RoleDied, RunError, TestbedError
 from testbed.experiment.assembly import Assembly
 from testbed.fabrics.actors.actor import Place, RoleActor
+from testbed.fabrics.actors.engine import Engine
+from testbed.fabrics.actors.silence import MARGIN_S, Doing, Silence
 from testbed.fabrics.base import Fabric, SavedStates, TraceEnded, probe_folder
 from testbed.record import lines
 from testbed.systems import System
 
 LEAD_S = 0.2  # actors are told this long before a segment when it starts
-STOP_S = 5.0
-OBJECT_STORE_BYTES = 100 << 20  # nothing big goes through Ray: messages and states do not
+START_S, START_EACH_S = 60.0, 30.0  # for processes to import torch, side by side on cores that may be few and busy
+LOOK_S = 1.0  # so often is looked whether what a run stands on is there
+ANSWER_S = 5.0  # a role that computes does not answer meanwhile
+WORKING = 0.1  # of a processor: one that does not answer and takes that much computes
 
 
 class Meter(Protocol):
@@ -46,6 +49,9 @@ class Meter(Protocol):
 
     def sample_when_due(self) -> None: ...
 
+    def watch(self) -> None:
+        """Raise NetworkError where nothing crosses the network any more."""
+
     def close(self, clock_s: float) -> None: ...
 
 
@@ -56,7 +62,13 @@ class ActorFabric(Fabric):
     ----------
     assembly : the experiment's parts, for this process
     device : where the actors' math runs
+
+    Attributes
+    ----------
+    dilation : real seconds per second of the run's clock
     """
+
+    dilation = 1.0
 
     def __init__(self, assembly: Assembly, device: str) -> None:
         self.record = self.observe = lambda event: None
@@ -66,7 +78,8 @@ class ActorFabric(Fabric):
         self._system: System
         self._clock_s = 0.0
         self._device = device
-        self._pids: list[int] = []
+        self._engine: Engine | None = None
+        self._pids: dict[str, int] = {}
         self._actors: dict[str, Any] = {}  # Ray's actor handles, whose methods no type checker knows
         self._playing: dict[str, Any] = {}  # those that have a part in the system that is played
 
@@ -84,18 +97,25 @@ class ActorFabric(Fabric):
     def _changing(self, start_s: float) -> AbstractContextManager[None]:
         """Within it the network changes as the experiment says."""
 
+    @abstractmethod
+    def _check_network(self) -> None:
+        """Raise NetworkError where the network is not what it is to be at this moment."""
+
     # The roles
 
     def _start_roles(self) -> None:
         self._actors = self._playing = _start_actors(self._assembly, self._device, self._places())
-        self._pids = self._all("ready")
-        self._all("connect")
+        self._pids = self._all("ready", within_s=self._starting_s)
+        self._all("connect", within_s=self._starting_s)
+
+    @property
+    def _starting_s(self) -> float:
+        return max(self._experiment.run.patience_s, START_S + START_EACH_S * len(self._actors))
 
     def _stop_roles(self) -> None:
-        for actor in self._actors.values():
-            ray.kill(actor)
-        _await_end(self._pids)  # so that nobody records any more
-        self._actors, self._playing, self._pids = {}, {}, []
+        if self._engine:
+            self._engine.end(self._actors.values(), self._pids.values())  # so that nobody records any more
+        self._actors, self._playing, self._pids = {}, {}, {}
 
     def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
         if not self._actors:  # stopped where the trace ended, with messages under way
@@ -105,7 +125,8 @@ class ActorFabric(Fabric):
         self._clock_s = clock_s
         self._events = lines.Follower(records / lines.FILE_NAME)
         steps = self.probe_steps if self.probe is not None else None
-        self._all("begin", system, seed, str(checkpoint) if checkpoint else None, str(records), steps)
+        kept = str(checkpoint) if checkpoint else None
+        self._all("begin", system, seed, kept, str(records), steps, within_s=self._starting_s)
 
     def segment(self, stop_at: int) -> float:
         start_s = monotonic() + LEAD_S
@@ -116,29 +137,70 @@ class ActorFabric(Fabric):
         except TraceEnded as end:
             self._stop_roles()
             meter.close(end.clock_s)
+            self._check_network()
+            raise
+        except RunError as error:
+            self._find_cause(error)
             raise
         self._clock_s = max(clocks)
         meter.close(self._clock_s)
+        self._check_network()
         return self._clock_s
 
     def _play(self, stop_at: int, start_s: float, meter: Meter) -> list[float]:
         pending = {actor.segment.remote(stop_at, start_s, self._clock_s): role for role, actor in self._playing.items()}
+        silence = Silence(self._experiment.run.patience_s * self.dilation + MARGIN_S)
         clocks = []
         while pending:
-            done, _ = ray.wait(list(pending), timeout=meter.until_next_s())
-            for reference in done:
+            for reference in self._done(pending, meter.until_next_s()):
                 clocks.append(_answer(pending.pop(reference), reference))
+                silence.heard()
+            meter.watch()
             meter.sample_when_due()
             for event in self._events.new():
                 if event.node:  # the others are this process's own
+                    silence.heard()
                     self.observe(event)
             if pending and meter.now_s >= meter.end_s:
                 raise TraceEnded(meter.end_s)
+            if pending and silence.too_long:
+                silence.judge(self._doing())
         return clocks
+
+    def _done(self, pending: Mapping[Any, str], timeout_s: float) -> list[Any]:
+        """Of the calls under way those that are answered, within a second or `timeout_s`."""
+        assert self._engine
+        self._engine.check(self._pids)
+        done, _ = ray.wait(list(pending), timeout=min(max(timeout_s, 0.0), LOOK_S))
+        return done
+
+    def _doing(self) -> dict[str, Doing]:
+        """What each role is at; one that cannot be asked may compute."""
+        before_s = {role: processes.worked_s(pid) for role, pid in self._pids.items()}
+        asked: dict[Any, str] = {actor.doing.remote(): role for role, actor in self._playing.items()}
+        answered, mute = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
+        doing: dict[str, Doing] = {asked[each]: _answer(asked[each], each) for each in answered}
+        for role in (asked[each] for each in mute):
+            pid = self._pids[role]
+            works = processes.worked_s(pid) - before_s[role] > WORKING * ANSWER_S
+            doing[role] = Doing(monotonic() if works else 0.0, ailment=processes.ailment(pid) or "does not answer")
+        return doing
+
+    def _find_cause(self, error: RunError) -> None:
+        """Raise, where what made the run fail was not the role that says so, an error that says what it was."""
+        assert self._engine
+        try:
+            self._engine.check(self._pids)
+            self._check_network()
+            self._engine.check_running(self._pids)
+        except RunError as cause:
+            if str(cause) != str(error):
+                cause.add_note(f"seen by a role as: {error}")
+            raise cause from None
 
     def save(self, folder: Path) -> None:
         times_s: dict[int, float] = {}
-        for of_role in self._all("save", str(folder)):
+        for of_role in self._all("save", str(folder)).values():
             for step, time_s in of_role.items():
                 times_s[step] = max(time_s, times_s.get(step, 0.0))
         for step, time_s in sorted(times_s.items()):
@@ -149,47 +211,29 @@ class ActorFabric(Fabric):
     def states(self, folder: Path) -> Mapping[str, Any]:
         return SavedStates(folder, self._system.initial_state, self._system.task.roles.all)
 
-    def _all(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of every actor that plays at once and return all answers; the first failure is the run's."""
+    def _all(self, method: str, *arguments: Any, within_s: float | None = None) -> dict[str, Any]:
+        """Call a method of every actor that plays at once and return their answers; the first failure is the run's.
+
+        `within_s`: real seconds; the experiment's patience when None.
+        """
         pending: dict[Any, str] = {
             getattr(actor, method).remote(*arguments): role for role, actor in self._playing.items()
         }
-        answers: list[Any] = []
-        deadline_s = monotonic() + self._experiment.run.patience_s
+        answers: dict[str, Any] = {}
+        deadline_s = monotonic() + (self._experiment.run.patience_s if within_s is None else within_s)
         while pending:
-            done, _ = ray.wait(list(pending), timeout=max(deadline_s - monotonic(), 0.0))
-            if not done:
+            for reference in self._done(pending, deadline_s - monotonic()):
+                role = pending.pop(reference)
+                answers[role] = _answer(role, reference)
+            if pending and monotonic() > deadline_s:
                 raise RunError(f"{', '.join(pending.values())}: no answer to '{method}' in time")
-            answers += [_answer(pending.pop(reference), reference) for reference in done]
         return answers
 
     def close(self) -> None:
         self._stop_roles()
-        if ray.is_initialized():
-            ray.shutdown()
-
-
-def start_ray(scratch: Path) -> None:
-    """Start Ray for this run alone, its sockets and logs in `scratch`."""
-    os.environ.update(
-        RAY_USAGE_STATS_ENABLED="0",
-        RAY_DEDUP_LOGS="0",
-        RAY_AUTH_MODE="disabled",
-        RAY_BACKEND_LOG_LEVEL="error",
-        OMP_NUM_THREADS="1",
-    )
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        log_to_driver=False,
-        configure_logging=False,
-        object_store_memory=OBJECT_STORE_BYTES,
-        _node_ip_address="127.0.0.1",
-        _temp_dir=str(scratch / "ray"),
-    )
-    for number, handler in handlers.items():  # Ray has put its own in place, which abort the process
-        signal.signal(number, handler)
+        if self._engine:
+            self._engine.close()
+            self._engine = None
 
 
 def _start_actors(assembly: Assembly, device: str, places: Mapping[str, Place]) -> dict[str, Any]:
@@ -204,24 +248,6 @@ def _start_actors(assembly: Assembly, device: str, places: Mapping[str, Place]) 
         kind = actor_class.options(num_cpus=0, num_gpus=share, max_concurrency=8, max_restarts=0)
         actors[role] = kind.remote(data, device if role in on_gpu else "cpu", place)
     return actors
-
-
-def _await_end(pids: list[int]) -> None:
-    """Wait until the actors' processes are gone; kill those that take their time."""
-    deadline_s = monotonic() + STOP_S
-    while any(_is_running(pid) for pid in pids) and monotonic() < deadline_s:
-        sleep(0.01)
-    for pid in filter(_is_running, pids):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _is_running(pid: int) -> bool:
-    """Whether a process lives; one that ended and was not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def _answer(role: str, reference: Any) -> Any:

@@ -24,7 +24,7 @@ class Emulated(FabricKind):
     def open(self, setting: Setting) -> Fabric:
         from testbed.fabrics.emulated.fabric import EmulatedFabric  # imports Ray and Mininet
 
-        return EmulatedFabric(setting.assembly, setting.device, setting.scratch, setting.gate)
+        return EmulatedFabric(setting.assembly, setting.device, setting.gate)
 
     def cannot_play(self, experiment: Experiment) -> str:
         asked = [key for key, value in msgspec.structs.asdict(experiment.network).items() if value]
@@ -42,5 +42,10 @@ class Emulated(FabricKind):
     def entered(self) -> bool:
         return sandbox.inside()
 
-    def enter(self, command: Sequence[str], say: Callable[[str], None] | None = None) -> int | None:
-        return None if sandbox.inside() else sandbox.run(command, say=say)
+    def enter(
+        self,
+        command: Sequence[str],
+        say: Callable[[str], None] | None = None,
+        witness: Callable[[str], None] | None = None,
+    ) -> int | None:
+        return None if sandbox.inside() else sandbox.run(command, say=say, witness=witness)

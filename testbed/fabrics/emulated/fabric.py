@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
 
+from testbed.emulation import sandbox
 from testbed.emulation.network import EmulatedNetwork
 from testbed.emulation.trace_player import Lateness, TracePlayer
 from testbed.experiment.assembly import Assembly, threads
 from testbed.fabrics.actors.actor import Place
-from testbed.fabrics.actors.fabric import ActorFabric, start_ray
+from testbed.fabrics.actors.engine import Engine
+from testbed.fabrics.actors.fabric import ActorFabric
 from testbed.fabrics.actors.wire import Endpoint
 from testbed.fabrics.registry import Gate
-from testbed.record.events import LinkBytes
+from testbed.record.events import LONGEST_INTERVAL_S, LinkBytes
 from testbed.roles.compute import compute_model
 from testbed.roles.roles import Roles, kind_of
 from testbed.wan.trace import Change
@@ -33,22 +35,23 @@ class EmulatedFabric(ActorFabric):
     ----------
     assembly : the experiment's parts, for this process
     device : where the actors' math runs
-    scratch : a folder of the run's own with a short path, for Ray's sockets and logs, and the messages' stamps
     gate : is given the network before any role starts, raises NetworkError if it is not what the profile says, and
         returns what it found; None for no gate
     """
 
-    def __init__(self, assembly: Assembly, device: str, scratch: Path, gate: Gate | None) -> None:
+    def __init__(self, assembly: Assembly, device: str, gate: Gate | None) -> None:
         super().__init__(assembly, device)
         self.dilation = choose_dilation(assembly)
-        self._trace, self._lateness = self._experiment.trace, Lateness()
-        self._stamps = scratch / "stamps"
-        self._stamps.mkdir()
+        self._held = ExitStack()
+        self._schedule, self._lateness = self._experiment.schedule, Lateness()
         self._network: EmulatedNetwork | None = None
         try:
+            scratch = self._held.enter_context(sandbox.scratch())  # Ray's sockets and logs, and the messages' stamps
+            self._stamps = scratch / "stamps"
+            self._stamps.mkdir()
             self._network = network = EmulatedNetwork(self._experiment.plan, self.dilation)
             self._gate_report = gate(network) if gate is not None else {"skipped": True}
-            start_ray(scratch)
+            self._engine = Engine(scratch)
             self._start_roles()
         except BaseException:
             self.close()
@@ -74,8 +77,8 @@ class EmulatedFabric(ActorFabric):
         return {**self._network.delay_report(), **self._lateness.report()}
 
     def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
-        self._trace_done_s = clock_s if clock_s > 0 else -1.0  # a change at 0 is the first segment's to record
-        self._undo_trace()
+        self._changed_s = clock_s if clock_s > 0 else -1.0  # a change at 0 is the first segment's to record
+        self._undo_changes()
         super().begin(system, seed, records, clock_s, checkpoint)
 
     def _meter(self, start_s: float) -> _Meter:
@@ -83,37 +86,41 @@ class EmulatedFabric(ActorFabric):
 
     @contextmanager
     def _changing(self, start_s: float) -> Iterator[None]:
-        """Let the WAN follow the experiment's trace, if it has one, from `start_s` on the monotonic clock."""
-        if self._trace is None:
+        """Let the WAN follow the experiment's schedule, if it has one, from `start_s` on the monotonic clock."""
+        if self._schedule is None:
             yield
             return
-        player = TracePlayer(self._trace, self._change, self._trace_done_s, self._clock_s, start_s, self.dilation)
+        player = TracePlayer(self._schedule, self._change, self._changed_s, self._clock_s, start_s, self.dilation)
         try:
             yield
         finally:
             made = player.stop()
-            self._trace_done_s = player.done_s
+            self._changed_s = player.done_s
             for change in made:
                 self.record(change)
                 self._lateness.add(change)
 
-    def _undo_trace(self) -> None:
+    def _check_network(self) -> None:
+        assert self._network is not None
+        self._network.check()
+
+    def _undo_changes(self) -> None:
         """Put back what the run before has left changed."""
-        for pair in dict.fromkeys(change.pair for change in self._trace.changes) if self._trace else ():
+        for pair in self._schedule.pairs if self._schedule else ():
             link = self._experiment.plan.profile.link(*pair)
             self._change(Change(0.0, *pair, link.goodput_mbit, link.rtt_ms))
+            self._change(Change(0.0, *pair, link.goodput_mbit, cut=False))
 
     def _change(self, change: Change) -> None:
         assert self._network is not None
-        self._network.set_rate(change.src, change.dst, change.goodput_mbit)
-        if change.delay_s is not None:
-            self._network.set_delay(change.src, change.dst, change.delay_s)
+        self._network.change(change)
 
     def close(self) -> None:
         super().close()
         if self._network is not None:
             self._network.close()
             self._network = None
+        self._held.close()
 
     def sent_bytes(self) -> dict[str, int]:
         """Bytes that have left on each link since the network was built."""
@@ -126,11 +133,11 @@ class _Meter:
 
     def __init__(self, fabric: EmulatedFabric, start_s: float, clock_s: float) -> None:
         self._fabric = fabric
-        trace = fabric._trace
-        self.end_s = math.inf if trace is None or trace.end_s is None else trace.end_s
+        schedule = fabric._schedule
+        self.end_s = math.inf if schedule is None or schedule.end_s is None else schedule.end_s
         self._start_s = start_s
         self._first_s = self._since_s = clock_s
-        self._interval_s = fabric._experiment.run.link_interval_s
+        self._interval_s = min(fabric._experiment.run.link_interval_s, LONGEST_INTERVAL_S)
         self._next_s = (math.floor(clock_s / self._interval_s) + 1) * self._interval_s
         self._before = fabric.sent_bytes()
 
@@ -148,6 +155,10 @@ class _Meter:
         if now_s >= self._next_s:
             self._sample(now_s)
             self._next_s = (math.floor(now_s / self._interval_s) + 1) * self._interval_s
+
+    def watch(self) -> None:
+        assert self._fabric._network is not None
+        self._fabric._network.watch()
 
     def close(self, clock_s: float) -> None:
         self._sample(clock_s)

@@ -27,8 +27,9 @@ class Virtual(FabricKind):
             compute_model(experiment.compute.device),
             setting.assembly.system,
             experiment.run.link_interval_s,
-            experiment.trace,
+            experiment.schedule,
             experiment.network,
+            experiment.run.patience_s,
         )
 
     def cannot_play(self, experiment: Experiment) -> str:

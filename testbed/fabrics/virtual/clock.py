@@ -30,6 +30,7 @@ class _JumpingSelector(selectors.BaseSelector):
         self.engine: Engine | None = None
         self.on_deadlock: Callable[[], str] = lambda: "nothing is scheduled"
         self.before_jump: Callable[[float], float] = lambda when_s: when_s
+        self.when_stuck: Callable[[], float] = lambda: inf
         self._keys: dict[int, selectors.SelectorKey] = {}
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -38,6 +39,8 @@ class _JumpingSelector(selectors.BaseSelector):
         when_s = inf if timeout is None else self.next_timer()  # not now + timeout, which would round
         if self.engine is not None:
             when_s = min(when_s, self.engine.next_event_s())
+        if when_s == inf:
+            when_s = self.when_stuck()
         if when_s == inf:
             raise RunError(f"the run is stuck: {self.on_deadlock()}")
         self.now_s = self.before_jump(when_s)
@@ -68,6 +71,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     on_deadlock : says who waits for whom when nothing can ever happen again
     before_jump : called with the instant the clock is about to jump to; returns that, or an earlier one to stop at
         on the way
+    when_stuck : when something from outside happens where nothing else is to come; infinity for never
 
     Raises
     ------
@@ -80,6 +84,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         start_s: float = 0.0,
         on_deadlock: Callable[[], str] | None = None,
         before_jump: Callable[[float], float] | None = None,
+        when_stuck: Callable[[], float] | None = None,
     ) -> None:
         self._jumping = _JumpingSelector(start_s)
         self._jumping.next_timer = lambda: self._scheduled[0].when()  # type: ignore[attr-defined]
@@ -87,6 +92,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._jumping.on_deadlock = on_deadlock
         if before_jump is not None:
             self._jumping.before_jump = before_jump
+        if when_stuck is not None:
+            self._jumping.when_stuck = when_stuck
         super().__init__(self._jumping)
 
     def drive(self, engine: Engine) -> None:

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from math import floor
+from math import floor, inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ParamSpec, TypeVar
@@ -17,20 +17,22 @@ from testbed.fabrics.base import Fabric, Record, TraceEnded, state_path
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.folds import Members, ToFold, across, folds_of, from_fold, of_each
 from testbed.fabrics.virtual.network import Connection, Network
-from testbed.fabrics.virtual.schedule import Replay
-from testbed.record.events import Event, LinkBytes
+from testbed.fabrics.virtual.replay import Replay
+from testbed.faults import Schedule
+from testbed.record.events import LONGEST_INTERVAL_S, Event, LinkBytes
 from testbed.roles import state as state_file
 from testbed.roles.compute import ComputeModel
 from testbed.roles.node import Charge, Node
 from testbed.roles.roles import Roles
 from testbed.roles.trail import Parcel
 from testbed.systems import System
+from testbed.systems.protocols.lives import play_system
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.tcp import Tcp
-from testbed.wan.trace import Trace
 
 T = TypeVar("T")
 P = ParamSpec("P")
+LONG_S = 1e6  # who does not even compute this in any time stands still for ever
 FEW_HOSTS = 64  # the LAN links of so many are recorded as often as the WAN's
 
 
@@ -52,7 +54,7 @@ class VirtualNode(Node):
         return self._loop.time()
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(self.awake(seconds))
 
     async def _transmit(self, peer: str, parcel: Parcel) -> None:
         connection = self.connections[peer]
@@ -64,6 +66,7 @@ class VirtualNode(Node):
         result = fn(*args, **kwargs)
         work = work(result) if callable(work) else work
         spent_s = perf_counter() - began_s if self._device is None else self._device.seconds(work)
+        spent_s = self.lasting(spent_s, self.now())
         self.charge(work, spent_s)
         await asyncio.sleep(spent_s)
         return result
@@ -72,10 +75,10 @@ class VirtualNode(Node):
         self._record(event)
 
     def timeout(self, seconds: float) -> asyncio.Timeout:
-        return asyncio.timeout(seconds)
+        return asyncio.timeout(self.awake(seconds))
 
     def call_later(self, seconds: float, fn: Callable[[], None]) -> asyncio.TimerHandle:
-        return self._loop.call_later(seconds, fn)
+        return self._loop.call_later(self.awake(seconds), fn)
 
 
 class VirtualFabric(Fabric):
@@ -87,8 +90,9 @@ class VirtualFabric(Fabric):
     compute : what a computation is charged
     make_system : builds a system by name and seed
     link_interval_s : bytes per link are recorded this often; in LANs of more than `FEW_HOSTS` hosts less often
-    trace : how the WAN's links change over the run
+    schedule : what changes over the run
     tcp : what TCP costs; None for nothing
+    patience_s : bound of a wait in which nothing happens but what the schedule has
     """
 
     def __init__(
@@ -97,15 +101,17 @@ class VirtualFabric(Fabric):
         compute: ComputeModel,
         make_system: Callable[[str, int], System],
         link_interval_s: float = 1.0,
-        trace: Trace | None = None,
+        schedule: Schedule | None = None,
         tcp: Tcp | None = None,
+        patience_s: float = inf,
     ) -> None:
         self.record = self.observe = lambda event: None
         self.messages = 0  # sent in all segments so far
         self._plan, self._compute = plan, compute
         self._make_system = make_system
         self._link_interval_s = link_interval_s
-        self._trace, self._tcp = trace, tcp
+        self._schedule = schedule or Schedule(None)
+        self._tcp, self._patience_s = tcp, patience_s
         self._system: System
         self._states: dict[str, Any] = {}
         self._clock_s = 0.0
@@ -114,7 +120,7 @@ class VirtualFabric(Fabric):
     def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
         self._system = self._make_system(system, seed)
         roles = self._system.task.roles
-        played_for = {member for members in folds_of(self._system) for member in members[1:]}
+        played_for = {member for members in self._folds() for member in members[1:]}
         self._states = {name: self._system.initial_state(name) for name in roles.all if name not in played_for}
         if checkpoint is not None:
             for name, state in self._states.items():
@@ -146,16 +152,23 @@ class VirtualFabric(Fabric):
             replay.pass_until(when_s)
             return when_s
 
-        loop = VirtualLoop(self._clock_s, partial(_who_waits, nodes), before_jump)
-        folds = {members[0]: members for members in folds_of(self._system)}
+        def when_stuck() -> float:
+            """Where all wait for a link that is cut: when the schedule changes something, but not for ever."""
+            stalled = network.outages.stalled
+            patient = stalled and replay.next_s - min(stalled.values()) <= self._patience_s
+            return replay.next_s if patient else inf
+
+        loop = VirtualLoop(self._clock_s, lambda: _who_waits(nodes, network), before_jump, when_stuck)
+        folds = {members[0]: members for members in self._folds()}
         network = Network(self._plan, loop, self._tcp, folds.values())
         meters = self._meters(network)
-        replay = Replay(self._trace, network, self._clock_s, lambda event: self.record(event))
+        replay = Replay(self._schedule, network, self._clock_s, lambda event: self.record(event))
         for name in self._states:
             record: Record = lambda event: self.record(event)  # noqa: E731 - `self.record` may change
             if name in folds:
                 record = of_each(folds[name], record)
             nodes[name] = VirtualNode(name, self._system.task.roles, self._compute, network, loop, record)
+            nodes[name].pace, nodes[name].mortal = self._schedule.pace_of(name), self._schedule.mortal
         self._let_probe(nodes)
         for node in nodes.values():
             self._connect(node, nodes, network, folds)
@@ -171,14 +184,19 @@ class VirtualFabric(Fabric):
             _shut(loop)
         return self._clock_s
 
+    def _folds(self) -> Collection[Members]:
+        """The workers for whom one plays: none where a fault may tell them apart."""
+        return [] if self._schedule.stops_roles else folds_of(self._system)
+
     def _meters(self, network: Network) -> list[_LinkMeter]:
         """All links every interval; of many hosts the LANs' less often, or that would be most of all work."""
-        since_s, interval_s, record = self._clock_s, self._link_interval_s, lambda event: self.record(event)
+        since_s, record = self._clock_s, lambda event: self.record(event)
+        interval_s = min(self._link_interval_s, LONGEST_INTERVAL_S)
         if len(self._plan.hosts) <= FEW_HOSTS:
             return [_LinkMeter(network, list(network.links), interval_s, since_s, record)]
         wan = [name for name in network.links if "/" not in name]
         lan = [name for name in network.links if "/" in name]
-        seldom_s = interval_s * len(self._plan.hosts) / FEW_HOSTS
+        seldom_s = min(interval_s * len(self._plan.hosts) / FEW_HOSTS, LONGEST_INTERVAL_S)
         return [
             _LinkMeter(network, wan, interval_s, since_s, record),
             _LinkMeter(network, lan, seldom_s, since_s, record),
@@ -227,14 +245,15 @@ class VirtualFabric(Fabric):
 
     async def _play(self, nodes: Mapping[str, VirtualNode], stop_at: int) -> None:
         loop = asyncio.get_running_loop()
-        tasks = {
-            loop.create_task(node.play(self._system.role(node, self._states[name]), stop_at)): name
-            for name, node in nodes.items()
-        }
+        tasks = {loop.create_task(self._live(node, stop_at)): name for name, node in nodes.items()}
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             if (error := task.exception()) is not None:
                 raise died(tasks[task], error) from error
+
+    async def _live(self, node: VirtualNode, stop_at: int) -> None:
+        deaths = self._schedule.deaths_of(node.name)
+        await play_system(node, self._system, self._states[node.name], stop_at, deaths)
 
     def save(self, folder: Path) -> None:
         for name, state in self._states.items():
@@ -296,8 +315,11 @@ class _LinkMeter:
         self._since_s = end_s
 
 
-def _who_waits(nodes: Mapping[str, VirtualNode]) -> str:
-    waits = [f"{name} for {', '.join(waiting)}" for name, node in nodes.items() if (waiting := node.mailbox.awaited())]
+def _who_waits(nodes: Mapping[str, VirtualNode], network: Network) -> str:
+    waits = [f"{link} is cut" for link in network.outages.links()]
+    waits += [f"{name} is dead" for name, node in nodes.items() if node.fate is not None and node.fate.dead]
+    waits += [f"{name} stands still" for name, node in nodes.items() if node.lasting(LONG_S, node.now()) == inf]
+    waits += [f"{name} for {', '.join(waiting)}" for name, node in nodes.items() if (waiting := node.mailbox.awaited())]
     return "; ".join(waits) or "nothing is scheduled"
 
 

@@ -9,7 +9,8 @@
 3. The last byte arrives the path's one-way delay after it was sent. By default TCP costs nothing more; with the
    options of `wan.tcp` a connection sends in rounds of at most its window (see `Window`).
 4. A link's rate is goodput: what TCP delivers. On the wire every 1448 bytes of it take 1514 bytes.
-5. Hosts that do the same at the same moments can be one here (a fold): a flow to or from it counts for as many as it
+5. Over a link that is cut nothing is sent, and afterwards not before TCP's next retransmission (see `outages`).
+6. Hosts that do the same at the same moments can be one here (a fold): a flow to or from it counts for as many as it
    has members, and its LAN links, as fast as all of theirs, are one, "region/w0..w9>region"; a flow from a fold to
    itself is one from each member to the next.
 
@@ -26,12 +27,14 @@ from math import inf
 from typing import Any
 
 from testbed.fabrics.virtual.clock import VirtualLoop
+from testbed.fabrics.virtual.outages import Outages
+from testbed.fabrics.virtual.window import Window
 from testbed.message import FRAME_BYTES, SEGMENT_BYTES
 from testbed.wan.plan import NetworkPlan, region_of
-from testbed.wan.tcp import INITIAL_WINDOW_BYTES, LEAST_TIMEOUT_S, Tcp
+from testbed.wan.tcp import Tcp
 
 QUEUE_MESSAGES = 8
-OVER, ARRIVES, RESUMES = -1, -2, -3  # in the place of a flow's version
+OVER, ARRIVES, RESUMES, RETRIES = -1, -2, -3, -4  # in the place of a flow's version
 LEAST_RATE = 1e-3  # bytes/s; a flow without any would never end
 WIRE_PER_PAYLOAD = FRAME_BYTES / SEGMENT_BYTES
 
@@ -83,57 +86,6 @@ class Flow:
             link.payload_bytes += sent
 
 
-class Window:
-    """What a connection may send before it hears from the receiver.
-
-    Bytes go in rounds of at most the window, as fast as the links let them; a round begins when the first bytes
-    of the one before are acknowledged, a round trip after it began, or when it has been sent, if that is later.
-    With slow start the window grows by what a round sent, unless less than half of it was used or the
-    round filled the path for its whole time, and halves with every retransmission timeout without traffic.
-
-    Parameters
-    ----------
-    rtt_s : the path's round trip
-    """
-
-    __slots__ = ("_began_s", "_left", "_limit", "_sent_s", "_size", "_slow", "rtt_s")
-
-    def __init__(self, tcp: Tcp, rtt_s: float) -> None:
-        self.rtt_s = rtt_s
-        self._slow = tcp.slow_start
-        self._limit = inf if tcp.tcp_window_kb is None else 1e3 * tcp.tcp_window_kb
-        self._size = min(INITIAL_WINDOW_BYTES, self._limit) if self._slow else self._limit
-        self._left = self._size
-        self._began_s = self._sent_s = -inf
-
-    @property
-    def next_round_s(self) -> float:
-        return self._began_s + self.rtt_s
-
-    def take(self, nbytes: float, now_s: float) -> float:
-        """How many of `nbytes` may be sent now; none before `next_round_s` when that is 0."""
-        if now_s >= self.next_round_s:
-            if self._slow and self._began_s > -inf:
-                self._resize(now_s)
-            self._began_s, self._left = now_s, self._size
-        taken = min(nbytes, self._left)
-        self._left -= taken
-        return taken
-
-    def sent(self, now_s: float) -> None:
-        """What was taken has been sent."""
-        self._sent_s = now_s
-
-    def _resize(self, now_s: float) -> None:
-        used = self._size - self._left
-        if 2 * used > self._size and self._sent_s < self.next_round_s:
-            self._size = min(self._size + used, self._limit)
-        timeouts = (now_s - self._sent_s) / (self.rtt_s + LEAST_TIMEOUT_S)
-        if timeouts >= 1:
-            least = min(INITIAL_WINDOW_BYTES, self._limit)
-            self._size = max(least, self._size * 0.5 ** min(timeouts // 1, 64))
-
-
 class Connection:
     """A TCP connection from one host to another; `window` is None where TCP costs nothing."""
 
@@ -165,6 +117,7 @@ class Network:
     ----------
     links : by name, "src>dst", as `record.events.LinkBytes` names them
     messages : sent so far
+    outages : the links that are cut, and the flows that wait for them
     """
 
     def __init__(
@@ -184,12 +137,14 @@ class Network:
         self._egress, self._ingress = _caps(plan, "egress"), _caps(plan, "ingress")
         self._wan_delay_s = {pair: link.delay_s for pair, link in plan.wan.items()}
         self.messages = 0
+        self.outages: Outages[Flow] = Outages()
         self._loop = loop
         self._tcp = tcp or Tcp()
         self._connections: list[Connection] = []
         self._changed: dict[Link, None] = {}
         # What is to come, a heap of (time, tie-break, version, flow): the bytes that a flow has left are sent if it
-        # still has that version, its message arrives if the version is ARRIVES, its window opens if it is RESUMES.
+        # still has that version, its message arrives if the version is ARRIVES, its window opens if it is RESUMES, TCP
+        # sends it again if it is RETRIES.
         self._events: list[tuple[float, int, int, Flow]] = []
         self._count = 0
         loop.drive(self)
@@ -217,13 +172,17 @@ class Network:
         connection = Connection(tuple(path), deliver, (here, there), weight)
         connection.delay_s = self._delay_s(here, there)
         if not self._tcp.is_free:
-            connection.window = Window(self._tcp, connection.delay_s + self._delay_s(there, here))
+            connection.window = Window(self._tcp, self._rtt_s(connection))
         self._connections.append(connection)
         return connection
 
     def _delay_s(self, src: str, dst: str) -> float:
         """One way from a host in region `src` to one in `dst`."""
         return self.plan.profile.lan.delay_s + (self._wan_delay_s[src, dst] if src != dst else 0.0)
+
+    def _rtt_s(self, connection: Connection) -> float:
+        src, dst = connection.regions
+        return self._delay_s(src, dst) + self._delay_s(dst, src)
 
     async def send(self, connection: Connection, message: Any, nbytes: int) -> None:
         """Queue a message; returns at once unless the queue is full, then when the message has a place in it."""
@@ -243,6 +202,35 @@ class Network:
         link.rate = bytes_per_s
         self._changed[link] = None
 
+    def cut(self, src: str, dst: str, now_s: float) -> None:
+        """Lose all that a WAN link is given from `now_s` on, to which the clock is about to jump."""
+        self.outages.cut((src, dst))
+        for link in (self.links[f"{src}>{dst}"], self.links[f"{dst}>{src}"]):
+            for flow in list(link.flows):
+                flow.advance(now_s)
+                self._leave(flow, 0.0)
+                flow.rate = 0.0
+                flow.version += 1  # its end no longer stands
+                self.outages.stalled[flow] = now_s + self._rtt_s(flow.connection)  # the last acknowledgement
+
+    def heal(self, src: str, dst: str, now_s: float) -> None:
+        """End a cut; what has stalled goes on when TCP tries again."""
+        self.outages.heal((src, dst))
+        for flow in self.outages.stalled:
+            if not self.outages.block(flow.connection.regions):
+                when_s = self.outages.retry_s(flow, now_s, self._rtt_s(flow.connection))
+                self._push(when_s, RETRIES, flow)
+
+    def _retry(self, flow: Flow) -> None:
+        if flow in self.outages.stalled and not self.outages.block(flow.connection.regions):
+            del self.outages.stalled[flow]
+            connection = flow.connection
+            if connection.window is None:
+                connection.window = Window(self._tcp, self._rtt_s(connection))
+            connection.window.restart()
+            flow.left, flow.held = 0.0, flow.left + flow.held
+            self._resume(flow)
+
     def set_delay(self, src: str, dst: str, delay_s: float) -> None:
         """Change a WAN link's one-way delay for the messages whose last byte is still to be sent."""
         self._wan_delay_s[src, dst] = delay_s
@@ -251,7 +239,7 @@ class Network:
             if (here, there) in ((src, dst), (dst, src)):
                 connection.delay_s = self._delay_s(here, there)
                 if connection.window is not None:
-                    connection.window.rtt_s = connection.delay_s + self._delay_s(there, here)
+                    connection.window.rtt_s = self._rtt_s(connection)
 
     def wire_bytes(self, now_s: float, links: Collection[str] | None = None) -> dict[str, int]:
         """Bytes that have crossed each link (of `links`) until `now_s`, headers included; no rate may change before."""
@@ -281,21 +269,28 @@ class Network:
         self._join(flow)
 
     def _join(self, flow: Flow) -> None:
+        if self.outages.block(flow.connection.regions):
+            self.outages.stalled[flow] = self._loop.time()
+            return
         weight = flow.connection.weight
         for link in flow.links:
             link.flows[flow] = None
             link.load += weight
             self._changed[link] = None
 
-    def _finish(self, flow: Flow) -> None:
-        """The bytes that `flow` had left are sent."""
-        connection, now_s = flow.connection, self._loop.time()
-        weight = connection.weight
+    def _leave(self, flow: Flow, sent: float) -> None:
+        """Take a flow off its links, on which `sent` bytes more have crossed."""
+        weight = flow.connection.weight
         for link in flow.links:
-            link.payload_bytes += flow.left * weight
+            link.payload_bytes += sent * weight
             del link.flows[flow]
             link.load -= weight
             self._changed[link] = None
+
+    def _finish(self, flow: Flow) -> None:
+        """The bytes that `flow` had left are sent."""
+        connection, now_s = flow.connection, self._loop.time()
+        self._leave(flow, flow.left)
         if connection.window is not None:
             connection.window.sent(now_s)
             if flow.held:
@@ -315,7 +310,7 @@ class Network:
         if self._changed:
             self._settle()
         events = self._events
-        while events and events[0][2] not in (ARRIVES, RESUMES, events[0][3].version):
+        while events and events[0][2] not in (ARRIVES, RESUMES, RETRIES, events[0][3].version):
             heapq.heappop(events)
         return events[0][0] if events else inf
 
@@ -329,6 +324,8 @@ class Network:
                 flow.connection.deliver(flow.message)
             elif version == RESUMES:
                 self._resume(flow)
+            elif version == RETRIES:
+                self._retry(flow)
             elif version == flow.version:
                 self._finish(flow)
 

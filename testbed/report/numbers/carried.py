@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
+from testbed.errors import InputError
 from testbed.message import PAYLOAD_PER_WIRE
 from testbed.record import frames, lines, program
 from testbed.record.events import AnyEvent, Capacity, Cut, Event, Mark
@@ -33,6 +34,7 @@ class Carried:
     ----------
     links : as `testbed.record.frames` describes them
     marks, changes, cuts : in the order of time
+    missing : what the record lacks, one sentence each
     """
 
     info: ProgramInfo
@@ -40,6 +42,7 @@ class Carried:
     marks: list[Mark]
     changes: list[Capacity]
     cuts: list[Cut]
+    missing: list[str]
 
     def mbit(self, link: str) -> np.ndarray:
         """Goodput of each second, in Mbit/s."""
@@ -89,12 +92,25 @@ def read(folder: Path) -> Carried:
     InputError
         `folder` has none, or it is damaged.
     """
-    info = program.read(folder)
-    events = lines.whole_lines(folder / lines.FILE_NAME)
-    others = [lines.decode(line) for line in events if not line.startswith(lines.LINK_PREFIX)]
-    found = frames.read(folder, "links")
-    links = frames.parse(folder / lines.FILE_NAME).links if found is None else found
-    return Carried(info, links, _sorted(others, Mark), _sorted(others, Capacity), _sorted(others, Cut))
+    missing: list[str] = []
+    info = program.read(folder, on_damage=missing.append)
+    if not info.took_s < frames.LONGEST_RUN_S:
+        raise InputError(f"{folder / program.FILE_NAME}: took_s lies beyond {frames.LONGEST_RUN_S:g}; it is damaged")
+    path = folder / lines.FILE_NAME
+    fault = frames.fault(folder, "links", info.checksums)
+    if not path.is_file():
+        if fault:
+            raise InputError(f"{folder}: {frames.file_name('links')} ({fault}) and {lines.FILE_NAME} are both lost")
+        return Carried(info, frames.read(folder, "links"), [], [], [], [*missing, f"{lines.FILE_NAME} is missing"])
+    events = [lines.decode(line) for line in lines.whole_lines(path) if fault or not line.startswith(lines.LINK_PREFIX)]
+    if info.checksums and frames.lost_events(folder):
+        missing.append(frames.LOST_EVENTS)
+    if unreadable := sum(event is None for event in events):
+        missing.append(f"{unreadable} damaged lines of {lines.FILE_NAME} were left out")
+    if fault:
+        missing.append(f"{frames.file_name('links')} ({fault}): read from {lines.FILE_NAME} instead")
+    links = frames.parse(path).links if fault else frames.read(folder, "links")
+    return Carried(info, links, _sorted(events, Mark), _sorted(events, Capacity), _sorted(events, Cut), missing)
 
 
 def _sorted(events: list[AnyEvent | None], kind: type[E]) -> list[E]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import exp, isfinite, log, nan
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from testbed.errors import InputError
+from testbed.record.info import RunInfo, read_facts
 from testbed.report.numbers.interval import half_width
 
 KEPT = Path("results", "reference")  # in a clone
@@ -40,15 +41,26 @@ class Kept:
 
 
 def kept_of(model: str, folder: Path = KEPT) -> Kept:
-    """What the kept runs below `folder` say of a model; none that repeats a system and seed with other settings."""
+    """What the kept runs below `folder` say of a model; none that repeats a system and seed with other settings.
+
+    Raises
+    ------
+    InputError
+        A kept run cannot be read.
+    """
     found = [_read(path, model) for path in sorted(folder.rglob("summary.csv"))]
     return max(found, key=lambda kept: (kept.seeds, len(kept.ratios)), default=Kept())
 
 
 def _read(path: Path, model: str) -> Kept:
-    with path.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row.get("model") == model and "steps_to_target" in row]
-    steps: Steps = {(row["system"], int(row["seed"])): float(row["steps_to_target"] or nan) for row in rows}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row.get("model") == model and "steps_to_target" in row]
+        steps: Steps = {(row["system"], int(row["seed"])): float(row["steps_to_target"] or nan) for row in rows}
+        if any(done <= 0 for done in steps.values()):
+            raise ValueError("steps_to_target is not above 0")
+    except (OSError, csv.Error, KeyError, ValueError, TypeError) as error:  # a column is gone, a number is none
+        raise InputError(f"{path}: no summary of a run can be read there ({error}); write it again") from None
     seeds = {seed for system, seed in steps if system == BASELINE}
     if len(steps) < len(rows) or not seeds:
         return Kept()
@@ -64,8 +76,11 @@ def _periods(path: Path) -> dict[str, int]:
     """Steps from one synchronisation to the next by system, of those that have them."""
     if not path.is_file():
         return {}
-    systems = json.loads(path.read_text())["experiment"]["systems"]
-    return {name: options["local_steps"] for name, options in systems.items() if "local_steps" in options}
+    systems = read_facts(path, RunInfo).experiment.get("systems")
+    if not isinstance(systems, dict):
+        return {}
+    asked = {name: options.get("local_steps") for name, options in systems.items() if isinstance(options, dict)}
+    return {name: steps for name, steps in asked.items() if isinstance(steps, int) and steps > 0}
 
 
 def _ratio(steps: Steps, system: str, seeds: set[int]) -> dict[str, float | None] | None:

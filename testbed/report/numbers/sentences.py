@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from testbed.record.info import DONE, MetricInfo, RunInfo
+from testbed.record.info import DONE, FidelityInfo, MetricInfo, RunInfo, converted
 from testbed.record.reader import Run
 from testbed.report.looks import look
-from testbed.report.numbers.asked import Target, data_name, experiment_of, is_modelled, model_name, timing_only
+from testbed.report.numbers.asked import Target, data_name, experiment_of, flat, is_modelled, model_name, timing_only
 from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate
 from testbed.report.numbers.wording import duration, is_missing, percent, times
 
@@ -34,6 +34,7 @@ def conditions(run: Run) -> str:
         "timing only: nothing was computed" if timing_only(info) else "",
         f"TCP window {tcp.tcp_window_kb:g} kB" if tcp.tcp_window_kb else "",
         "TCP slow start" if tcp.slow_start else "",
+        f"faults: {', '.join(str(fault.get('kind')) for fault in asked.faults)}" if asked.faults else "",
         f"{len(regions)} × {workers} workers" if regions and workers else "",
         model_name(info),
         "" if timing_only(info) else data_name(info),
@@ -45,7 +46,7 @@ def conditions(run: Run) -> str:
 
 def judged(info: RunInfo) -> str:
     """What losses are told by: tests of the reported model every so many steps, or a mean of the workers' losses."""
-    every = info.experiment.get("run", {}).get("probe_steps")  # a record from before there was such a key has none
+    every = dict(flat(info.experiment)).get("run.probe_steps")  # a record from before there was such a key has none
     return f"tested every {every} steps" if every else f"mean of {Target.of(info).window} steps"
 
 
@@ -104,12 +105,12 @@ def fidelity(info: RunInfo) -> str:
     """What is known of an emulated network beside the gate: the newest `testbed fidelity` for profile and kernel."""
     if not info.delay_mechanism or is_modelled(info):
         return ""
-    known = info.fidelity
-    if not known:
+    known = converted(info.fidelity, FidelityInfo)
+    if known is None or not known.figures:
         return f"not measured on this kernel (make fidelity PROFILE={info.profile})"
-    within = f"all {known['figures']:,} figures within their bounds"
-    beyond = f"{known['missed']} of {known['figures']:,} figures beyond their bounds"
-    return f"{beyond if known['missed'] else within}, measured {known['date'][:10]} ({known['path']})"
+    within = f"all {known.figures:,} figures within their bounds"
+    beyond = f"{known.missed} of {known.figures:,} figures beyond their bounds"
+    return f"{beyond if known.missed else within}, measured {known.date[:10]} ({known.path})"
 
 
 def headlines(run: Run, frame: pd.DataFrame) -> list[str]:

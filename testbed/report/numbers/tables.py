@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pandas as pd
@@ -39,8 +40,14 @@ def compared_tables(found: Comparison) -> dict[str, tuple[list[str], list[list[s
 def markdown_table(heads: list[str], cells: list[list[str]]) -> str:
     """A table as Markdown: the first column to the left, all others to the right."""
     rule = ["---", *("---:" for _ in heads[1:])]
-    lines = [heads, rule, *([cell.replace("|", "\\|") for cell in line] for line in cells)]
+    lines = [heads, rule, *([markdown_text(cell).replace("|", "\\|") for cell in line] for line in cells)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def markdown_text(text: str) -> str:
+    """Text of a record as Markdown that shows it as it stands, on one line: no HTML, no link, no heading."""
+    line = re.sub(r"[\\`<\[\]]", r"\\\g<0>", " ".join(text.split()))
+    return re.sub(r"^(?=[#>])", r"\\", line)
 
 
 def csv(frame: pd.DataFrame) -> str:

@@ -11,7 +11,7 @@ import jinja2
 import pandas as pd
 
 from testbed.files import write_whole
-from testbed.record.info import RunInfo
+from testbed.record.info import RunInfo, probes_of
 from testbed.record.reader import Run
 from testbed.report.numbers import prices
 from testbed.report.numbers.asked import Target, experiment_of, flat, is_modelled, timing_only
@@ -127,19 +127,15 @@ def gate_facts(gate: Mapping[str, Any]) -> dict[str, Any]:
     """What was measured of the emulated links before the run: a sentence and, where it was, the probes."""
     if gate.get("skipped"):
         return {"said": "NOT CHECKED: the run was started with --no-gate.", "probes": []}
-    measured = gate.get("figures") or []
+    measured = probes_of(gate)
     if not measured:
         return {"said": "The record has no measurement of the emulated network.", "probes": []}
-    good = sum(bool(probe.get("ok")) for probe in measured)
+    good = sum(probe.ok for probe in measured)
     cells = [
         [
-            *(str(probe.get(key, "")) for key in ("section", "name")),
-            *(
-                f"{number(probe[key])} {probe.get('unit', '')}" if probe.get(key) else NONE
-                for key in ("asked", "measured")
-            ),
-            str(probe.get("bound", "")),
-            "✓" if probe.get("ok") else "✗",
+            *(probe.section, probe.name),
+            *(f"{number(value)} {probe.unit}" if value else NONE for value in (probe.asked, probe.measured)),
+            *(str(probe.bound), "✓" if probe.ok else "✗"),
         ]
         for probe in measured
     ]

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 import pandas as pd
 
 from testbed.record.reader import Run
+from testbed.report.numbers import disturbed
 from testbed.report.numbers.compare import Comparison
 from testbed.report.numbers.sentences import caveats, conditions, fidelity, headlines, title
 from testbed.report.numbers.summary import aggregate
-from testbed.report.numbers.tables import compared_tables, markdown_table, rows
+from testbed.report.numbers.tables import compared_tables, markdown_table, markdown_text, rows
 from testbed.report.papers import beside
 
 REPLAY = "replay.png"  # in the folder of a run that followed a trace
@@ -19,18 +20,20 @@ REPLAY = "replay.png"  # in the folder of a run that followed a trace
 def markdown(run: Run, frame: pd.DataFrame) -> str:
     """The content of `summary.md`."""
     heads, cells = rows(frame)
-    parts = [f"# {title(run)}", conditions(run)]
-    parts += [f"> **{sentence}**" for sentence in caveats(run, frame)]
-    parts.append("\n".join(f"- {sentence}" for sentence in headlines(run, frame)))
+    parts = [f"# {markdown_text(title(run))}", markdown_text(conditions(run))]
+    parts += [f"> **{markdown_text(sentence)}**" for sentence in caveats(run, frame)]
+    parts.append("\n".join(f"- {markdown_text(sentence)}" for sentence in headlines(run, frame)))
     parts.append(markdown_table(heads, cells))
     if len(aggregate(frame)) < len(frame):
         parts.append("Mean over the seeds ± half its 95 % interval (Student's t); each seed is in summary.csv.")
+    if cells := disturbed.rows(run):
+        parts += ["## Under faults", markdown_table(disturbed.HEADS, cells), disturbed.NOTE]
     parts += markdown_beside(beside.HEADS, beside.paper_rows(run, frame), beside.setting(run))
     parts.append("![comparison](comparison.png)")
     if (run.folder / REPLAY).is_file():
         parts.append(f"![the trace and what came of it]({REPLAY})")
     if run.missing:
-        parts.append("## What the record lacks\n\n" + "\n".join(f"- {note}" for note in run.missing))
+        parts.append("## What the record lacks\n\n" + "\n".join(f"- {markdown_text(note)}" for note in run.missing))
     parts.append(provenance(run))
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -38,8 +41,12 @@ def markdown(run: Run, frame: pd.DataFrame) -> str:
 def markdown_beside(heads: list[str], compared: Iterable[list[str]], setting: str) -> list[str]:
     """The part of a `summary.md` that sets the papers' numbers beside those here; nothing where there are none."""
     tables = beside.by_source(compared)
-    parts = [part for source, cells in tables.items() for part in (f"### {source}", markdown_table(heads, cells))]
-    return [f"## Beside the papers\n\n{setting}", *parts] if parts else []
+    parts = [
+        part
+        for source, cells in tables.items()
+        for part in (f"### {markdown_text(source)}", markdown_table(heads, cells))
+    ]
+    return [f"## Beside the papers\n\n{markdown_text(setting)}", *parts] if parts else []
 
 
 def provenance(run: Run) -> str:
@@ -48,7 +55,7 @@ def provenance(run: Run) -> str:
     facts = {
         "run": run.name,
         "started": info.started_at,
-        "command": f"`{' '.join(info.command)}`" if info.command else "",
+        "command": " ".join(info.command),
         "commit": machine.commit + (" with changes" if machine.dirty else ""),
         "machine": ", ".join(
             part
@@ -58,12 +65,19 @@ def provenance(run: Run) -> str:
         "fidelity of the network": fidelity(info),
         "experiment": f"SHA-256 {info.experiment_hash[:16]}" if info.experiment_hash else "",
     }
-    return "## How it was made\n\n" + "\n".join(f"- {name}: {value}" for name, value in facts.items() if value)
+    write = {"command": _code}
+    lines = [f"- {name}: {write.get(name, markdown_text)(value)}" for name, value in facts.items() if value]
+    return "## How it was made\n\n" + "\n".join(lines)
+
+
+def _code(text: str) -> str:
+    """Text as a command, on one line."""
+    return f"`{' '.join(text.replace('`', ' ').split())}`"
 
 
 def compared_markdown(found: Comparison) -> str:
     """The same for a document."""
-    parts = [f"> **{sentence}**" for sentence in found.caveats]
-    parts += [f"## {head}\n\n{markdown_table(*part)}" for head, part in compared_tables(found).items()]
-    parts += found.notes
+    parts = [f"> **{markdown_text(sentence)}**" for sentence in found.caveats]
+    parts += [f"## {markdown_text(head)}\n\n{markdown_table(*part)}" for head, part in compared_tables(found).items()]
+    parts += map(markdown_text, found.notes)
     return "\n\n".join(parts) + "\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 from testbed.files import write_whole
 from testbed.report.numbers import prices
 from testbed.report.numbers.carried import HEADS, HOST_HEADS, Carried, host_cells, link_cells, read, sentence
-from testbed.report.numbers.tables import markdown_table
+from testbed.report.numbers.tables import markdown_table, markdown_text
 from testbed.report.numbers.wording import number
 from testbed.report.page.html import data_uri, gate_facts, render
 from testbed.report.pictures.carried import draw
@@ -23,9 +23,9 @@ def summary(carried: Carried) -> str:
     """What each WAN link carried, and each host, in Markdown."""
     info = carried.info
     parts = [
-        f"# {info.title} on {info.profile}",
+        f"# {markdown_text(f'{info.title} on {info.profile}')}",
         "",
-        sentence(info),
+        markdown_text(sentence(info)),
         "",
         markdown_table(HEADS, link_cells(carried)),
         "",
@@ -33,10 +33,10 @@ def summary(carried: Carried) -> str:
         "",
     ]
     if carried.marks:
-        parts += [
-            *(f"- at {number(mark.time_s)} s{_where(mark.node)}: {mark.text}" for mark in carried.marks[:100]),
-            "",
-        ]
+        shown = carried.marks[:100]
+        parts += [f"- at {number(mark.time_s)} s{_where(mark.node)}: {markdown_text(mark.text)}" for mark in shown]
+        parts.append("")
+    parts += [f"> {markdown_text(note)}" for note in carried.missing]
     return "\n".join(parts)
 
 
@@ -84,6 +84,7 @@ def page(carried: Carried, picture: bytes) -> str:
         delay={key.replace("_", " "): value for key, value in info.delay.items()},
         command=shlex.join(["testbed", *info.command]),
         started=info.started,
+        missing=carried.missing,
         environment=info.environment,
     )
 

@@ -35,7 +35,7 @@ def draw(carried: Carried) -> Sheet | None:
         panels[-1].set_xlim(0, end_s / scale)
         panels[-1].set_xlabel(f"time ({unit})")
         some = f", {len(shown)} busiest of {len(used)} links" if len(used) > len(shown) else ""
-        figure.suptitle(f"{carried.info.title} on {carried.info.profile}{some}".replace("$", r"\$"), ha="left", x=0.01)
+        figure.suptitle(f"{carried.info.title} on {carried.info.profile}{some}", ha="left", x=0.01)
         parts.legend(figure, _legend(carried), 4)
         settle(figure)
     return figure
@@ -50,7 +50,7 @@ def _panel(axes: Axes, carried: Carried, link: str, scale: float) -> None:
     axes.stairs(mbit, edges, color=SENT, lw=1.1, zorder=3)
     for begin_s, end_s in carried.spans(link):
         axes.axvspan(begin_s / scale, end_s / scale, color=CUT, alpha=0.15, lw=0, zorder=0)
-    axes.set_title(link.replace(">", " → ").replace("$", r"\$"), fontsize=9, loc="left", pad=2)
+    axes.set_title(link.replace(">", " → "), fontsize=9, loc="left", pad=2)
     axes.set_ylabel("Mbit/s")
     axes.set_ylim(0, 1.1 * max(float(rate.max()), float(mbit.max()), 1e-9))
 
@@ -63,7 +63,7 @@ def _marks(panels: list[Axes], carried: Carried, scale: float) -> None:
         if labelled:
             text = mark.text if len(mark.text) <= LABEL else mark.text[: LABEL - 1] + "…"
             panels[0].annotate(
-                text.replace("$", r"\$"),
+                text,
                 (mark.time_s / scale, 0.96),
                 (2, 0),
                 xycoords=("data", "axes fraction"),

@@ -5,6 +5,7 @@ The same records make the same file: fonts and style are fixed, and no date goes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -13,9 +14,11 @@ from typing import Any
 
 import matplotlib
 import msgspec
+from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import LayoutEngine
+from matplotlib.text import Text
 from PIL import Image
 
 from testbed.files import replacing
@@ -24,6 +27,7 @@ from testbed.files import replacing
 METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Creator": None, "Producer": None}}
 FORMATS = tuple(METADATA)
 COLORS = 256  # of a PNG
+POWER = re.compile(r"\$\\mathdefault\{(\\times|[\d.-])*(\^\{[\d.-]*\})?\}\$")  # as matplotlib labels the ticks
 
 
 class Ink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,6 +90,14 @@ class Sheet(Figure):
         super().__init__(figsize=(width_inches, height_inches), dpi=style.dpi, layout=layout)  # type: ignore[arg-type]
         FigureCanvasAgg(self)
         self.style = style
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Draw all text as it stands: a `$` in a name begins no formula, but for the powers on logarithmic axes."""
+        for text in self.findobj(Text):
+            assert isinstance(text, Text)
+            if "$" in text.get_text() and not POWER.fullmatch(text.get_text()):
+                text.set_parse_math(False)
+        super().draw(renderer)
 
     def savefig(self, *args: Any, **options: Any) -> None:
         with drawing(self.style):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import inf
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
 import torch
@@ -15,13 +15,15 @@ import torch
 from testbed.codecs import costs
 from testbed.codecs.base import fixed_sizes
 from testbed.codecs.sized import Sizes, StandIn
+from testbed.errors import InputError, ProtocolError
 from testbed.layout import Factors, Layout
 from testbed.message import Message
 from testbed.plugins import Registry
+from testbed.roles.attendance import Attendance, CatchUp, Tolerance, unanswered
 from testbed.roles.compute import NOTHING, Work
 from testbed.roles.node import Node
 from testbed.roles.roles import Kind, Roles, kind_of
-from testbed.types import Fraction, Rate
+from testbed.types import Fraction, Positive, Rate, Share
 from testbed.workloads.config import Training
 
 SYSTEMS: Registry[type[System]] = Registry("system", "testbed.systems")
@@ -136,11 +138,25 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         `of = "weightgrad"` is a second WeightGrad beside the first
     rate : learning rate in the place of the one that the experiment's schedule begins with
     momentum : in the place of its SGD's
+    tolerance : "none", unless given: servers wait for whoever is late, as papers print it. "leave-out": a server goes
+        on without those who are not there `patience_s` (10) seconds after the first, if a share of `quorum` (0.5) of
+        its workers, or regions, is; the global server after twice as long, since LPSs may wait first. Who comes back
+        is told the weights of that moment (`roles.attendance`)
     """
 
     of: str | msgspec.UnsetType = msgspec.UNSET
     rate: Rate | msgspec.UnsetType = msgspec.UNSET  # unset: no key of `as_dict`, which records hold
     momentum: Fraction | msgspec.UnsetType = msgspec.UNSET
+    tolerance: Literal["none", "leave-out"] | msgspec.UnsetType = msgspec.UNSET
+    quorum: Share | msgspec.UnsetType = msgspec.UNSET
+    patience_s: Positive | msgspec.UnsetType = msgspec.UNSET
+
+    def tolerated(self) -> Tolerance | None:
+        """When servers go on without those who are late; None for never."""
+        if self.tolerance != "leave-out":
+            return None
+        given = {"quorum": _given(self.quorum), "patience_s": _given(self.patience_s)}
+        return Tolerance(**{key: value for key, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -176,6 +192,8 @@ class System(ABC):
     alike: ClassVar[bool] = (
         False  # whether a region's workers are treated the same: collected, then answered at once; or in rings
     )
+    tolerant: ClassVar[bool] = False  # whether it has the option `tolerance`
+    returning: ClassVar[tuple[str, ...]] = ()  # the kinds of roles that then can take part again after their death
     peers: ClassVar[Kind | None] = None  # how its workers talk to each other where they have no server
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -186,7 +204,27 @@ class System(ABC):
     def __init__(self, task: Task, options: Any) -> None:
         self.task = replace(task, training=self.own_training(task.training, options))
         self.options = options
+        self.tolerance = self._tolerance(options)
         self.varying: set[str] = set()  # kinds of messages that depend on the data: their size, or when they are sent
+
+    def _tolerance(self, options: Any) -> Tolerance | None:
+        tolerance = options.tolerated() if isinstance(options, Options) else None
+        if tolerance is not None and not self.tolerant:
+            able = ", ".join(name for name in SYSTEMS if SYSTEMS[name].tolerant)
+            raise InputError(f"{self.name}: tolerance: it always waits for all; those that can do without: {able}")
+        return tolerance
+
+    def attendance(self, node: Node, catch_up: CatchUp) -> Attendance:
+        """Whom the server `node` waits for in its steps; `catch_up` makes what those are told who were not there."""
+        tolerance, roles = self.tolerance, self.task.roles
+        if tolerance is not None and node.name == roles.global_server and roles.lpss:
+            tolerance = replace(tolerance, patience_s=2 * tolerance.patience_s)  # LPSs wait for workers meanwhile
+        return Attendance(node, node.clients, tolerance, catch_up)
+
+    def end(self, node: Node) -> None:
+        """A role's last step is over: nothing that its server still sends matters."""
+        if self.tolerance is not None:
+            node.spawn_server(unanswered(node))
 
     def coder(self, codec: Any, kind: str = "") -> Any:
         """The codec of this system's messages of a kind, or in a timing-only run what stands in for it."""
@@ -201,7 +239,7 @@ class System(ABC):
     def folds(self) -> bool:
         """Whether one worker of a region can play for all: none computes, and they do the same at the same time."""
         sizes, roles = self.task.sizes, self.task.roles
-        same = self.alike and self.peers != "ring"  # of which a region has two ends
+        same = self.alike and self.tolerance is None and self.peers != "ring"  # of which a region has two ends
         return same and sizes is not None and sizes.alike(self.varying) and not roles.beside
 
     @classmethod
@@ -251,6 +289,23 @@ class System(ABC):
         node.noted = self.varying
         play = {"worker": self.worker, "lps": self.lps, "gs": self.global_server}[kind_of(node.name)]
         return play(node, state)
+
+    async def play(self, node: Node, state: Any, fresh: bool) -> None:
+        """Play a role that was dead: `fresh`, with nothing that it remembered."""
+        if fresh:
+            begun = self.initial_state(node.name)
+            for field in fields(state):
+                setattr(state, field.name, getattr(begun, field.name))
+        await self.rejoin(node, state)
+        await self.role(node, state)
+
+    async def rejoin(self, node: Node, state: Any) -> None:
+        """Let a role that was dead catch up, one of the `returning`."""
+        raise ProtocolError(f"{node.name}: {self.name} has no way back for it")
+
+    def returns(self, name: str) -> bool:
+        """Whether a role takes part again after its death."""
+        return self.tolerance is not None and kind_of(name) in self.returning
 
     def worker_index(self, node: Node) -> int:
         """The worker's number in the run, which keys its data and its random draws."""

@@ -10,22 +10,24 @@ float32 and code again.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from testbed.codecs.base import Buffers, Codec, Key
 from testbed.codecs.memory import Remembering, adder, remembering
 from testbed.message import Message
+from testbed.roles.attendance import CATCH_UP
 from testbed.roles.compute import Work
 from testbed.roles.node import Node
 from testbed.roles.roles import kind_of
-from testbed.systems.protocols.base import System, Task
+from testbed.systems.protocols.base import Task
 from testbed.systems.protocols.coding import EntropyCoding
-from testbed.systems.protocols.replica import Replica, ServerState
-from testbed.workloads.optimizer import Optimizer
+from testbed.systems.protocols.replica import Replica, ReplicaSystem, ServerState
 
 Sender = Literal["worker", "lps", "gs"]
 Numbers = tuple[float, ...]
@@ -39,7 +41,7 @@ class WorkerState(Replica):
     memory: Any = None
 
 
-class CodecSystem(System):
+class CodecSystem(ReplicaSystem):
     """Subclass it in one file of this package: set `name`, give `codec`, and it can be named anywhere.
 
     A subclass with the option `entropy` sets the attribute of that name.
@@ -59,10 +61,6 @@ class CodecSystem(System):
     @abstractmethod
     def codec(self, sender: Sender) -> Codec | Remembering:
         """What codes a worker's gradient, an LPS's sum of its region's, the global server's mean of all."""
-
-    def optimizer(self) -> Optimizer:
-        """The update that workers make with the mean."""
-        return self.task.training.optimizer
 
     def report(self, loss: float) -> Numbers:
         """Numbers that ride on a worker's gradient; servers take their mean over all workers."""
@@ -85,10 +83,10 @@ class CodecSystem(System):
         kind = kind_of(name)
         memory = self.codecs[kind].start()
         if kind == "worker":
-            state = WorkerState.of(self.task, name, self.optimizer())
+            state = WorkerState.of(self.task, self.optimizer(), name == self.shown)
             state.memory = memory
             return state
-        return ServerState(0, memory, self.start_policy() if kind == "gs" else None)
+        return self.server_state(name, memory, self.start_policy() if kind == "gs" else None)
 
     async def worker(self, node: Node, state: WorkerState) -> None:
         learner = self.task.learner(self.worker_index(node))
@@ -98,27 +96,38 @@ class CodecSystem(System):
             buffers = await node.compute(charge, self.encode, node, gradient, step, state.memory)
             message = Message("gradient", step, buffers, self.report(loss))
             await self.entropy.send(node, [node.server], message)
-            answer = await node.recv(node.server)
-            await node.compute(self._updating(answer), self._update, state, answer, step)
-            node.step_done(step, loss)
+            answer = await self.answered(node, message)
+            if await self.settle(node, state, answer, step):
+                node.step_done(step, loss)
+        self.end(node)
 
     async def lps(self, node: Node, state: ServerState) -> None:
+        clients = self.attendance(node, partial(self.catch_up, node, state))
         async for step in node.steps(state):
-            gradients = await node.collect(node.clients)
+            gradients = await clients.collect(step)
             total = await node.compute(self._adding(node, gradients), self._merge, node, gradients, step, state)
             await self.entropy.send(node, [node.server], total)
-            answer = await node.recv(node.server)
-            self.told(state.memory, answer.numbers)
-            await node.broadcast(node.clients, answer)
+            answer = await self.answered(node, total)
+            if answer.kind != CATCH_UP:
+                self.told(state.memory, answer.numbers)
+            await node.broadcast(clients.present, answer)
+            await self.keep_up(node, state, answer, step)
+            await clients.readmit(state.step)
+        await clients.end(state.step - 1)
+        self.end(node)
 
     async def global_server(self, node: Node, state: ServerState) -> None:
+        clients = self.attendance(node, partial(self.catch_up, node, state))
         async for step in node.steps(state):
-            sums = await node.collect(node.clients)
-            decision = self.decide(node, state.policy, _mean_numbers(sums), step)
+            sums = await clients.collect(step)
+            decision = self.decide(node, state.policy, self._mean_report(node, sums), step)
             self.told(state.memory, decision)
             charge = self._adding(node, sums)
             answer = await node.compute(charge, self._answer, node, sums, step, state, decision)
-            await self.entropy.send(node, node.clients, answer)
+            await self.entropy.send(node, clients.present, answer)
+            await self.keep_up(node, state, answer, step)
+            await clients.readmit(state.step)
+        await clients.end(state.step - 1)
 
     def encode(self, node: Node, vector: torch.Tensor, step: int, memory: Any) -> Buffers:
         """Code a vector as the sender `node` does; its random numbers are keyed by who sends it and the step."""
@@ -140,30 +149,36 @@ class CodecSystem(System):
         adding = self.entropy.opening(sender, *messages) + self.task.adding(self.codecs[sender], messages)
         return self.task.encoding(self.codecs[kind_of(node.name)], adding)
 
-    def _updating(self, answer: Message) -> Work:
-        """What it takes a worker to decode the mean and to make its update."""
+    def taking(self, answer: Message) -> Work:
+        """What it takes to decode the mean and to make the update."""
         coding = self.entropy.opening("gs", answer) + self.task.decoding(self.codecs["gs"], answer)
         return coding + self.task.passes(self.optimizer().passes)
 
     def _merge(self, node: Node, gradients: Sequence[Message], step: int, state: ServerState) -> Message:
         """An LPS's message."""
         buffers = self.encode(node, self.add(node, gradients), step, state.memory)
-        return Message("sum", step, buffers, _mean_numbers(gradients))
+        numbers = self._mean_report(node, gradients)
+        if self.tolerance is not None:
+            numbers = (*numbers, float(len(gradients)))
+        return Message("sum", step, buffers, numbers)
 
     def _answer(self, node: Node, sums: Sequence[Message], step: int, state: ServerState, decision: Numbers) -> Message:
         """The global server's message."""
-        mean = self.add(node, sums).div_(len(self.task.roles.workers))
+        mean = self.add(node, sums).div_(self.present_in(kind_of(node.clients[0]), sums))
         return Message("mean", step, self.encode(node, mean, step, state.memory), decision)
 
-    def _update(self, state: WorkerState, answer: Message, step: int) -> None:
-        self.told(state.memory, answer.numbers)
+    def take(self, replica: Replica, answer: Message, step: int) -> None:
+        if isinstance(replica, WorkerState):
+            self.told(replica.memory, answer.numbers)
         mean = self.codecs["gs"].decode(self.entropy.opened("gs", answer).buffers)
-        state.update(self.task, mean, step, self.optimizer())
+        replica.update(self.task, mean, step, self.optimizer())
 
-    def models(self, states: Mapping[str, WorkerState]) -> dict[str, torch.Tensor]:
-        return states[self.task.roles.workers[0]].models()
-
-
-def _mean_numbers(messages: Sequence[Message]) -> Numbers:
-    """Element-wise mean of what rides on the messages; all regions have as many workers."""
-    return tuple(sum(column) / len(messages) for column in zip(*(message.numbers for message in messages), strict=True))
+    def _mean_report(self, node: Node, messages: Sequence[Message]) -> Numbers:
+        """Element-wise mean over workers of what they report; all regions have as many, unless some are missing."""
+        if self.tolerance is None:
+            columns = zip(*(message.numbers for message in messages), strict=True)
+            return tuple(sum(column) / len(messages) for column in columns)
+        counts = [self.present_in(kind_of(node.clients[0]), [message]) for message in messages]
+        reports = [message.numbers[: len(self.report(0.0))] for message in messages]
+        columns = zip(*reports, strict=True)
+        return tuple(float(np.average(column, weights=counts)) for column in columns)

@@ -15,6 +15,7 @@ import torch
 
 from testbed.codecs.floats import Float32
 from testbed.message import Message
+from testbed.roles.attendance import answered, caught_up
 from testbed.roles.compute import Work
 from testbed.roles.node import Node
 from testbed.systems.protocols.base import System, Task
@@ -45,6 +46,8 @@ class RegionalSystem(System):
 
     topologies = ("tree",)
     alike = True
+    tolerant = True
+    returning = ("worker",)
 
     def __init__(self, task: Task, options: Any) -> None:
         super().__init__(task, options)
@@ -55,11 +58,20 @@ class RegionalSystem(System):
         async for step in node.steps(state):
             loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
             buffers = await node.compute(self.task.encoding(self.floats), self.floats.encode, gradient)
-            await node.send(node.lps, Message("gradient", step, buffers))
-            answer = await node.recv(node.lps)
+            request = Message("gradient", step, buffers)
+            await node.send(node.lps, request)
+            answer = await answered(node, request, self.tolerance)
             work = self.task.decoding(self.floats, answer)
             state.weights = await node.compute(work, self.floats.decode, answer.buffers)
-            node.step_done(step, loss)
+            state.step = answer.step
+            if answer.step == step:  # else it was too late to count
+                node.step_done(step, loss)
+        self.end(node)
+
+    async def rejoin(self, node: Node, state: WorkerState) -> None:
+        told = await caught_up(node, self.tolerance)
+        state.weights = await node.compute(self.task.decoding(self.floats, told), self.floats.decode, told.buffers)
+        state.step = told.step + 1
 
     def copy_parts(self) -> tuple[int, torch.Tensor, Any, EMA | None]:
         """What a `Copy` starts with."""
@@ -71,7 +83,7 @@ class RegionalSystem(System):
         """What `update` does, the change included: weights are read before and after, and it is written."""
         return self.task.adding(self.floats, gradients) + self.task.update_work + self.task.passes(2)
 
-    def update(self, state: Copy, gradients: Sequence[Message], step: int, workers: int) -> torch.Tensor:
+    def update(self, state: Copy, gradients: Sequence[Message], step: int, workers: float) -> torch.Tensor:
         """One update with the sum of the region's gradients over `workers`; returns the weights' change."""
         if self.task.timing_only:
             return state.weights
@@ -86,9 +98,10 @@ class RegionalSystem(System):
             state.ema.update(state.weights)
         return change.add_(state.weights)
 
-    def weights_message(self, state: Copy, step: int) -> Message:
+    async def weights_message(self, node: Node, state: Copy, step: int) -> Message:
         """What the LPS answers its workers."""
-        return Message("weights", step, self.floats.encode(state.weights))
+        charge = self.task.encoding(self.floats)
+        return Message("weights", step, await node.compute(charge, self.floats.encode, state.weights))
 
     def models(self, states: Mapping[str, Copy]) -> dict[str, torch.Tensor]:
         """The mean of the regions' copies, each copy, and the mean of their moving averages where they are kept."""

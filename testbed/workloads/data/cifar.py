@@ -34,7 +34,7 @@ PYTHON, PYTHON_FILES = "cifar-10-batches-py", (*(f"data_batch_{i}" for i in rang
 PYTHON_MAX_BYTES_PER_RECORD = 2 * FORMAT.record_bytes + 256
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
-ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
+ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"  # no SHA-256: it is to be made of an archive that has this
 ARCHIVE_MAX_BYTES = 200_000_000
 
 

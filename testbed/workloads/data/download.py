@@ -16,15 +16,21 @@ DOWNLOAD_TIMEOUT_S = 900.0
 CHUNK_BYTES = 1 << 20
 
 
-def fetch(url: str, path: Path, md5: str, max_bytes: int) -> None:
+def fetch(url: str, path: Path, md5: str, max_bytes: int, sha256: str = "") -> None:
     """Download `url` to `path`.
+
+    Parameters
+    ----------
+    md5 : in hex, as the official site has it; another file of the same can be made
+    sha256 : of the file that has that md5, in hex; "" where nobody here has had it
 
     Raises
     ------
     OSError
-        No network, no room, too slow, larger than `max_bytes`, or not the file of that md5.
+        No network, no room, too slow, larger than `max_bytes`, or not the file of these checksums.
     """
-    digest, size_bytes, deadline = hashlib.md5(usedforsecurity=False), 0, time.monotonic() + DOWNLOAD_TIMEOUT_S
+    digests = {"md5": hashlib.md5(usedforsecurity=False), "sha256": hashlib.sha256()}
+    size_bytes, deadline = 0, time.monotonic() + DOWNLOAD_TIMEOUT_S
     with urllib.request.urlopen(url, timeout=CONNECT_TIMEOUT_S) as response, path.open("wb") as file:
         while chunk := response.read(CHUNK_BYTES):
             size_bytes += len(chunk)
@@ -32,10 +38,12 @@ def fetch(url: str, path: Path, md5: str, max_bytes: int) -> None:
                 raise OSError(f"{url} is larger than the official file")
             if time.monotonic() > deadline:
                 raise OSError(f"{url} is not complete after {DOWNLOAD_TIMEOUT_S:.0f} s")
-            digest.update(chunk)
+            for digest in digests.values():
+                digest.update(chunk)
             file.write(chunk)
-    if digest.hexdigest() != md5:
-        raise OSError(f"the md5 of {url} is {digest.hexdigest()}, the official file's is {md5}")
+    for name, official in {"md5": md5, "sha256": sha256}.items():
+        if official and (found := digests[name].hexdigest()) != official:
+            raise OSError(f"the {name} of {url} is {found}, the official file's is {official}")
 
 
 @contextmanager

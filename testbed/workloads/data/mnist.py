@@ -36,6 +36,12 @@ MD5 = {  # of the packed files
     "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
     "t10k-labels-idx1-ubyte": "ec29112dd5afa0611ce80d1b7f02629c",
 }
+SHA256 = {  # of the files that have these md5s; our own, as there are no official ones
+    "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
 FILES = tuple(MD5)
 FILE_MAX_BYTES = 20_000_000
 
@@ -97,7 +103,7 @@ def download(root: Path) -> None:
     """
     with all_or_nothing(root / PACKED) as staged:
         for name, md5 in MD5.items():
-            fetch(f"{URL}{name}.gz", staged / f"{name}.gz", md5, FILE_MAX_BYTES)
+            fetch(f"{URL}{name}.gz", staged / f"{name}.gz", md5, FILE_MAX_BYTES, SHA256[name])
 
 
 SOURCE = ImageSource(

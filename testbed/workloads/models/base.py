@@ -136,6 +136,6 @@ def parameter_count(model: Model, outputs: int) -> int:
 def initial_weights(model: Model, seed: int, outputs: int) -> Tensor:
     """Return the weights every system of an experiment starts from: flat float32, the same for the same seed."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed looks for GPUs, too: 100x as long
         module = model.build(outputs)
     return torch.cat([parameter.detach().flatten() for _, parameter in trained(module)])

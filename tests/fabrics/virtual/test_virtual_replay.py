@@ -16,6 +16,7 @@ from small_runs import network, quadratic_task
 from testbed.fabrics.base import TraceEnded
 from testbed.fabrics.virtual import VirtualFabric
 from testbed.fabrics.virtual.network import WIRE_PER_PAYLOAD
+from testbed.faults import Schedule
 from testbed.message import Message
 from testbed.record.events import Capacity, LinkBytes
 from testbed.roles.compute import compute_model
@@ -57,7 +58,7 @@ class Flood(System):
 
 def flooded(trace: Trace, interval_s: float = 1.0, runs: int = 1) -> tuple[list[LinkBytes], list[Capacity]]:
     """What crossed the WAN links, and the changes made, of the last of some runs that end with their trace."""
-    fabric = VirtualFabric(PLAN, compute_model("m60"), lambda name, seed: Flood(), interval_s, trace)
+    fabric = VirtualFabric(PLAN, compute_model("m60"), lambda name, seed: Flood(), interval_s, Schedule(trace))
     for _ in range(runs):
         events: list[Any] = []
         fabric.record = events.append
@@ -94,6 +95,7 @@ def test_a_change_each_second_each_interval_within_5_percent_and_the_whole_withi
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.05, 2.0), st.floats(1, 100)), min_size=1, max_size=12))
+@pytest.mark.slow
 def test_the_whole_holds_wherever_the_changes_fall(steps: list[tuple[float, float]]) -> None:
     times = [0.0]
     for length_s, _ in steps:

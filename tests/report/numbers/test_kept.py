@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from testbed.errors import InputError
 from testbed.report.numbers.kept import Kept, kept_of
 
 
@@ -57,3 +59,21 @@ def test_most_seeds_win_and_repeats_with_other_settings_do_not_count(tmp_path: P
     text = (swept / "summary.csv").read_text()
     (swept / "summary.csv").write_text(text + "bgt,0,tiny,150\n")
     assert kept_of("tiny", tmp_path).run == str(many)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("summary.csv", "system,seed,model,steps_to_target\nbaseline,zero,tiny,100\n"),
+        ("summary.csv", "system,seed,model,steps_to_target\nbaseline,0,tiny,0\n"),
+        ("summary.csv", "seed,model,steps_to_target\n0,tiny,1\n"),
+        ("summary.csv", "system,model,steps_to_target\n\0\xff,tiny,1\n"),
+        ("run.json", '{"experiment": 3}'),
+        ("run.json", '{"experiment": '),
+    ],
+)
+def test_a_kept_run_that_cannot_be_read_is_named(tmp_path: Path, file: str, content: str) -> None:
+    folder = keep(tmp_path / "run", {"baseline": [100], "bgt": [120]})
+    (folder / file).write_bytes(content.encode("latin-1"))
+    with pytest.raises(InputError, match=re.escape(str(folder / file))):
+        kept_of("tiny", tmp_path)

@@ -20,6 +20,7 @@ def played(tmp_path: Path, kind: str) -> Path:
     return start(it, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tree", "flat"])
 def test_the_bytes_are_the_messages(small_data: None, tmp_path: Path, kind: str) -> None:
     frame = traffic(load(played(tmp_path, kind)))
@@ -30,6 +31,7 @@ def test_the_bytes_are_the_messages(small_data: None, tmp_path: Path, kind: str)
     assert (frame.loc["terngrad", "WAN up"] == frame.loc["terngrad", "worker up"]) == (kind == "flat")
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_table(small_data: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = played(tmp_path, "tree")
     assert main(["bytes", str(folder)]) == 0

@@ -83,9 +83,10 @@ def test_the_picture_has_a_panel_for_each_link_that_carried_something(folder: Pa
     assert figure is not None
     (panel,) = figure.axes
     assert panel.get_title(loc="left") == "us-west-1 → us-east-1"
-    assert [text.get_text() for text in panel.texts] == [r"<b>lost</b> \$x\$ | y"]
+    assert [text.get_text() for text in panel.texts] == ["<b>lost</b> $x$ | y"]
 
 
+@pytest.mark.slow
 def test_report_writes_the_page_from_the_record_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(folder)]) == 0
     assert capsys.readouterr().out == f"written: {folder / 'report.html'}\n"

@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 from testbed.errors import InputError
 from testbed.record import frames, lines
-from testbed.record.events import Bits, Evaluated, Event, Exchange, StepDone, Threshold
+from testbed.record.events import Bits, Evaluated, Event, Exchange, Faulted, StepDone, Threshold
 from testbed.record.info import DataInfo, LinkInfo
 from testbed.record.reader import load
 from testbed.report import looks
@@ -57,7 +57,9 @@ def whole(make_run: MakeRun) -> Path:
     add(folder, "weightgrad", *crossed, *rounds)
     add(folder, "mqgrad", *(Bits(time_s=1.0, node="us-east-2/gs", step=5 * k, bits=2 + k) for k in range(4)))
     for system in ("baseline", "weightgrad", "mqgrad"):
-        add(folder, system, Evaluated(time_s=1.0, step=1, model="full", loss=2.0, accuracy=0.2, images=10))
+        cut = {"fault": 0, "kind": "cut", "about": "cut us-west-1=us-east-2"}
+        met = (Faulted(time_s=1.0, **cut), Faulted(time_s=2.0, over=True, **cut))
+        add(folder, system, Evaluated(time_s=1.0, step=1, model="full", loss=2.0, accuracy=0.2, images=10), *met)
     return folder
 
 

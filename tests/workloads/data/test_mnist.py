@@ -101,7 +101,9 @@ def served(files: Files, monkeypatch: pytest.MonkeyPatch) -> Files:
     packed = {f"{mnist.URL}{name}.gz": gzip.compress(content) for name, content in files.items()}
     monkeypatch.setattr(urllib.request, "urlopen", lambda url, **_: io.BytesIO(packed[url]))
     md5 = {name: hashlib.md5(packed[f"{mnist.URL}{name}.gz"]).hexdigest() for name in mnist.FILES}
+    sha256 = {name: hashlib.sha256(packed[f"{mnist.URL}{name}.gz"]).hexdigest() for name in mnist.FILES}
     monkeypatch.setattr(mnist, "MD5", md5)
+    monkeypatch.setattr(mnist, "SHA256", sha256)
     return packed
 
 
@@ -116,5 +118,14 @@ def test_download(data_root: Path, files: Files) -> None:
 def test_a_download_of_something_else_leaves_nothing_behind(data_root: Path, served: Files) -> None:
     served[f"{mnist.URL}{LABELS}.gz"] = b"<html>moved</html>"
     with pytest.raises(OSError, match=rf"md5 of .*{LABELS}"):
+        mnist.download(data_root)
+    assert not list(data_root.iterdir())
+
+
+def test_a_download_of_the_same_md5_and_another_sha256_leaves_nothing_behind(
+    data_root: Path, served: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mnist, "SHA256", dict.fromkeys(mnist.FILES, "0" * 64))
+    with pytest.raises(OSError, match=r"sha256 of .*idx3"):
         mnist.download(data_root)
     assert not list(data_root.iterdir())

@@ -50,7 +50,8 @@ MULTIPLY_ADDS = {  # of one image's forward pass; millions
     "resnet-50": 4089,
     "resnet-152": 11514,
 }
-SLOW_RESNET = pytest.param("resnet-152", marks=pytest.mark.slow)
+DEEP = ("googlenet", "resnet-50", "resnet-152")
+EACH = [pytest.param(name, marks=pytest.mark.slow) if name in DEEP else name for name in PARAMETERS]
 LIGHT = ("tiny", "fc", "lenet", "cifarnet", "vgg-a-32", "nin-32")
 
 
@@ -74,7 +75,7 @@ def test_every_network_for_images_is_in_the_tables() -> None:
     assert PARAMETERS.keys() == MULTIPLY_ADDS.keys() == MODELS.keys() - {"gpt", "layers", "vector", *known.names()}
 
 
-@pytest.mark.parametrize("name", [name if name != "resnet-152" else SLOW_RESNET for name in PARAMETERS])
+@pytest.mark.parametrize("name", EACH)
 def test_parameter_count_and_scores(name: str) -> None:
     with torch.device("meta"):  # shapes alone: ResNet-152 in half a second
         model = built(name)
@@ -86,7 +87,7 @@ def test_parameter_count_and_scores(name: str) -> None:
     assert [layer.shape[0] for layer in layout(model) if layer.last] == [classes(name)] * 2
 
 
-@pytest.mark.parametrize("name", [name if name != "resnet-152" else SLOW_RESNET for name in PARAMETERS])
+@pytest.mark.parametrize("name", EACH)
 def test_forward_flops(name: str) -> None:
     images = torch.empty(1, *Model(name=name).input)
     assert forward_flops(lambda: built(name), images) / 2e6 == pytest.approx(MULTIPLY_ADDS[name], rel=5e-4)

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from testbed.record.info import RunInfo
+from testbed.record.info import RunInfo, probes_of
 from testbed.record.reader import Run
 from testbed.report.numbers.wording import number
 from testbed.report.pictures import parts
@@ -67,8 +67,8 @@ def _pair(link: str) -> str:
 def _gate_rates(info: RunInfo) -> dict[str, list[float]]:
     """What the gate measured, in Mbit/s, by pair of regions, and for the LAN."""
     found: dict[str, list[float]] = {}
-    for probe in info.gate.get("figures") or ():
-        if probe.get("section") == "goodput" and probe.get("measured"):
-            name = LAN if "/" in probe["name"] else _pair(probe["name"])
-            found.setdefault(name, []).append(probe["measured"])
+    for probe in probes_of(info.gate):
+        if probe.section == "goodput" and probe.measured:
+            name = LAN if "/" in probe.name else _pair(probe.name)
+            found.setdefault(name, []).append(probe.measured)
     return found

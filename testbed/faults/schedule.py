@@ -1,0 +1,207 @@
+"""What changes over a run: its faults, laid over its trace, as both fabrics play them.
+
+Everything follows from the run's clock: a run that is resumed meets the faults that are left, and the same seed meets
+the same ones.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+
+from testbed.faults.base import Fault, State
+from testbed.faults.deaths import Deaths
+from testbed.faults.pace import Pace
+from testbed.record.events import Capacity, Cut, Event, Faulted
+from testbed.wan.profile import Link, Pair
+from testbed.wan.trace import Change, Trace
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A fault begins or is over; `number` is its place among the run's."""
+
+    time_s: float
+    number: int
+    kind: str
+    about: str
+    over: bool
+
+
+class Schedule:
+    """The changes of a run in order of time, without end where its trace loops or a fault comes again.
+
+    Parameters
+    ----------
+    trace : what the WAN does without any fault, beside the profile
+    faults, wan, roles : what goes wrong, and where there is any, the WAN's links by the profile and the run's roles
+
+    Attributes
+    ----------
+    end_s : when the run ends with its trace; None where it does not
+    pairs : the links that anything changes
+
+    Raises
+    ------
+    InputError
+        A fault names a link or a role that is not there.
+    """
+
+    def __init__(
+        self,
+        trace: Trace | None,
+        faults: Sequence[Fault] = (),
+        wan: Mapping[Pair, Link] | None = None,
+        roles: Sequence[str] = (),
+    ) -> None:
+        wan = wan or {}
+        self.end_s = None if trace is None else trace.end_s
+        self._trace, self._faults = trace, faults
+        self._links = [tuple(fault.on_links(wan)) for fault in faults]
+        self._roles = [frozenset(fault.on_roles(roles)) for fault in faults]
+        traced = [change.pair for change in trace.changes] if trace else []
+        self.pairs = tuple(dict.fromkeys([*traced, *(pair for links in self._links for pair in links)]))
+        self._profile = {pair: State(link.goodput_mbit, link.rtt_ms) for pair, link in wan.items()}
+
+    @property
+    def stops_roles(self) -> bool:
+        """Whether any role is slowed or stopped, so that workers of a region are not alike."""
+        return any(self._roles)
+
+    def pace_of(self, role: str) -> Pace | None:
+        """How fast a role goes; None where nothing ever slows it."""
+        slow = [number for number, fault in enumerate(self._faults) if not fault.kills]
+        concerning = [number for number in slow if role in self._roles[number]]
+        return Pace(self._paces(concerning)) if concerning else None
+
+    @property
+    def mortal(self) -> frozenset[str]:
+        """The roles that any fault kills."""
+        return frozenset(role for number in self._killing for role in self._roles[number])
+
+    def deaths_of(self, role: str) -> Deaths | None:
+        """When a role is dead; None for never."""
+        concerning = [number for number in self._killing if role in self._roles[number]]
+        if not concerning:
+            return None
+        return Deaths(partial(self._turns, concerning, -1.0), lambda number: self._faults[number].fresh)
+
+    @property
+    def _killing(self) -> list[int]:
+        return [number for number, fault in enumerate(self._faults) if fault.kills]
+
+    def at(self, clock_s: float) -> list[Change]:
+        """What the links are at `clock_s` that anything has changed by then."""
+        traced = self._traced(clock_s)
+        if not self._faults:
+            return list(traced.values())
+        found, active = [], self._active(clock_s)
+        for pair in self.pairs:
+            state = self._state(pair, traced, active)
+            if replace(state, cut=False) != self._profile[pair]:
+                found.append(_rate(clock_s, pair, state))
+            if state.cut:
+                found.append(_cut(clock_s, pair, state))
+        return found
+
+    def after(self, clock_s: float) -> Iterator[Change | Turn]:
+        """The changes later than `clock_s`, in order; a fault's turn stands before what it changes."""
+        if not self._faults:
+            yield from self._trace.after(clock_s) if self._trace else ()
+            return
+        base, active = self._traced(clock_s), self._active(clock_s)
+        states = {pair: self._state(pair, base, active) for pair in self.pairs}
+        traced = self._trace.after(clock_s) if self._trace else iter(())
+        turns = self._turns(range(len(self._faults)), clock_s)
+        merged: Iterator[Change | Turn] = heapq.merge(traced, turns, key=lambda each: each.time_s)
+        for time_s, together in groupby(merged, key=lambda each: each.time_s):
+            touched: dict[Pair, bool] = {}  # and whether the trace does
+            for each in together:
+                if isinstance(each, Turn):
+                    (active.discard if each.over else active.add)(each.number)
+                    touched = dict.fromkeys(self._links[each.number], False) | touched
+                    yield each
+                else:
+                    base[each.pair] = _followed(base.get(each.pair), each)
+                    touched[each.pair] = True
+            for pair, traced_now in touched.items():
+                state, was = self._state(pair, base, active), states[pair]
+                states[pair] = state
+                if traced_now or replace(state, cut=was.cut) != was:  # a trace that loops always has a next change
+                    yield _rate(time_s, pair, state)
+                if state.cut != was.cut:
+                    yield _cut(time_s, pair, state)
+
+    def _traced(self, clock_s: float) -> dict[Pair, Change]:
+        return self._trace.at(clock_s) if self._trace else {}
+
+    def _state(self, pair: Pair, traced: Mapping[Pair, Change], active: Collection[int]) -> State:
+        """A link with the trace's changes and the faults that are in force."""
+        change, state = traced.get(pair), self._profile[pair]
+        if change is not None:
+            state = State(change.goodput_mbit, state.rtt_ms if change.rtt_ms is None else change.rtt_ms)
+        for number in sorted(active):
+            if pair in self._links[number]:
+                state = self._faults[number].altered(state)
+        return state
+
+    def _active(self, clock_s: float) -> set[int]:
+        """The faults in force at `clock_s`."""
+        found = set()
+        for number, fault in enumerate(self._faults):
+            for begins_s, over_s in fault.spans(number):
+                if begins_s > clock_s:
+                    break
+                if over_s > clock_s:
+                    found.add(number)
+                    break
+        return found
+
+    def _turns(self, numbers: Collection[int], clock_s: float) -> Iterator[Turn]:
+        """When these faults begin and are over, from `clock_s` on."""
+        each = (self._turns_of(number, clock_s) for number in numbers)
+        return heapq.merge(*each, key=lambda turn: turn.time_s)
+
+    def _turns_of(self, number: int, clock_s: float) -> Iterator[Turn]:
+        fault = self._faults[number]
+        for begins_s, over_s in fault.spans(number):
+            for time_s, over in ((begins_s, False), (over_s, True)):
+                if clock_s < time_s < float("inf"):
+                    yield Turn(time_s, number, fault.name, fault.about, over)
+
+    def _paces(self, numbers: Sequence[int]) -> Iterator[tuple[float, float]]:
+        """From when on a role that these faults slow has which pace."""
+        active: set[int] = set()
+        for turn in self._turns(numbers, -1.0):
+            (active.discard if turn.over else active.add)(turn.number)
+            pace = 1.0
+            for number in sorted(active):
+                pace *= self._faults[number].pace
+            yield turn.time_s, pace
+
+
+def events_of(change: Change | Turn, now_s: float, late_s: float = 0.0) -> Event:
+    """What is recorded of a change that was made at `now_s`, so much later than it was due."""
+    if isinstance(change, Turn):
+        return Faulted(time_s=now_s, fault=change.number, kind=change.kind, about=change.about, over=change.over)
+    if change.cut is not None:
+        return Cut(time_s=now_s, link=change.link, healed=not change.cut, late_s=late_s)
+    return Capacity(
+        time_s=now_s, link=change.link, goodput_mbit=change.goodput_mbit, rtt_ms=change.rtt_ms, late_s=late_s
+    )
+
+
+def _followed(before: Change | None, change: Change) -> Change:
+    """A trace's change with the last RTT that it set."""
+    return replace(change, rtt_ms=before.rtt_ms) if before and change.rtt_ms is None else change
+
+
+def _rate(time_s: float, pair: Pair, state: State) -> Change:
+    return Change(time_s, *pair, state.goodput_mbit, state.rtt_ms)
+
+
+def _cut(time_s: float, pair: Pair, state: State) -> Change:
+    return Change(time_s, *pair, state.goodput_mbit, state.rtt_ms, cut=state.cut)

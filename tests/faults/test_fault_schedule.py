@@ -1,0 +1,176 @@
+"""A schedule of faults: what is in force follows from the clock alone, whatever is laid over whatever."""
+
+from __future__ import annotations
+
+from itertools import islice, pairwise, takewhile
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_runs import network
+
+from testbed.errors import InputError
+from testbed.experiment.load import read_faults
+from testbed.faults import FAULTS, Schedule, Turn, sentence
+from testbed.wan.plan import NetworkPlan
+from testbed.wan.profile import Link
+from testbed.wan.trace import Change, Trace
+
+PLAN = NetworkPlan(("a/w0", "a/w1", "b/w0", "c/gs"), network(("a", "b", "c"), Link(1000, 1), Link(100, 20)))
+KINDS = ("cut a=b", "cut a>c", "partition a", "rate * factor=0.5", "rate a>b mbit=7", "delay b ms=30", "pause a/w0")
+
+
+def schedule(*faults: Any, trace: Trace | None = None) -> Schedule:
+    return Schedule(trace, read_faults(list(faults), "test"), PLAN.wan, PLAN.hosts)
+
+
+def states(changes: list[Change]) -> dict[tuple[str, str], tuple[float, float | None, bool]]:
+    """What the links are after some changes, where that is not what the profile says."""
+    found = {pair: (link.goodput_mbit, link.rtt_ms, False) for pair, link in PLAN.wan.items()}
+    for change in changes:
+        rate, rtt_ms, cut = found[change.pair]
+        if change.cut is None:
+            rate, rtt_ms = change.goodput_mbit, rtt_ms if change.rtt_ms is None else change.rtt_ms
+        found[change.pair] = (rate, rtt_ms, cut if change.cut is None else change.cut)
+    return found
+
+
+def seconds(first: int, last: int) -> st.SearchStrategy[float]:
+    return st.integers(first * 64, last * 64).map(lambda n: n / 64)  # their sums are exact
+
+
+once = st.builds(
+    lambda kind, at_s, for_s: f"{kind} at {at_s}s for {for_s}s", st.sampled_from(KINDS), seconds(0, 60), seconds(1, 30)
+)
+again = once.map(lambda text: f"{text} every 31s")
+random_ones = st.builds(
+    lambda kind, seed: f"{kind} mtbf 10s mttr 5s seed={seed}", st.sampled_from(KINDS), st.integers(0, 9)
+)
+trace_changes = st.lists(
+    st.builds(
+        Change,
+        seconds(0, 50),
+        st.just("a"),
+        st.sampled_from(["b", "c"]),
+        st.floats(1, 500),
+        st.none() | st.floats(1, 90),
+    ),
+    min_size=1,
+    max_size=5,
+).map(lambda changes: tuple(sorted(changes, key=lambda change: change.time_s)))
+
+
+@given(
+    st.lists(once | again | random_ones, min_size=1, max_size=4),
+    st.none()
+    | st.builds(lambda changes, period_s: Trace("any", changes, period_s), trace_changes, st.none() | seconds(51, 60)),
+    seconds(0, 150),
+)
+def test_what_is_in_force_is_what_the_changes_so_far_have_made(faults, trace, clock_s):
+    it = schedule(*faults, trace=trace)
+    before = takewhile(lambda each: each.time_s <= clock_s, it.after(-1.0))
+    assert states(it.at(clock_s)) == states([each for each in before if isinstance(each, Change)])
+    following = list(islice(it.after(clock_s), 20))
+    assert all(each.time_s > clock_s for each in following)
+    assert [each.time_s for each in following] == sorted(each.time_s for each in following)
+
+
+def test_faults_add_up_and_give_back_what_the_trace_has_made_meanwhile():
+    trace = Trace("slower", (Change(15.0, "a", "b", 50.0),))
+    it = schedule("rate a>b factor=0.1 at 10s for 10s", "cut a>b at 12s for 1s", trace=trace)
+    found = [(each.time_s, each.cut, each.goodput_mbit) for each in it.after(0.0) if isinstance(each, Change)]
+    assert found == [(10, None, 10), (12, True, 10), (13, False, 10), (15, None, 5), (20, None, 50)]
+
+
+def test_a_partition_cuts_all_links_that_leave_it_and_none_inside():
+    cut = {
+        each.pair for each in schedule("partition a b at 1s for 1s").after(0.0) if isinstance(each, Change) and each.cut
+    }
+    assert cut == {("a", "c"), ("c", "a"), ("b", "c"), ("c", "b")}
+
+
+def test_each_fault_says_when_it_begins_and_is_over():
+    turns = [
+        each for each in schedule("pause a at 1s for 2s", "slow a factor=2 at 2s").after(0.0) if isinstance(each, Turn)
+    ]
+    assert [(turn.time_s, turn.number, turn.over) for turn in turns] == [(1, 0, False), (2, 1, False), (3, 0, True)]
+    assert turns[0].about == "pause a"
+
+
+def test_random_times_have_the_means_that_are_asked_for_and_repeat():
+    (fault,) = read_faults(["cut a=b mtbf 50s mttr 5s seed=3"], "test")
+    spans = list(islice(fault.spans(0), 4000))
+    assert spans[:9] == list(islice(fault.spans(0), 9))
+    up = [begin - before for (_, before), (begin, _) in pairwise(spans)]
+    assert sum(up) / len(up) == pytest.approx(50, rel=0.05)
+    assert sum(over - begin for begin, over in spans) / len(spans) == pytest.approx(5, rel=0.05)
+    assert spans[:9] != list(islice(fault.spans(1), 9))  # as another of the run's
+
+
+def test_a_share_of_the_roles_is_slow_and_always_the_same():
+    roles = [f"a/w{k}" for k in range(10)]
+    (fault,) = read_faults(["slow */w* factor=3 share=0.25 seed=1 at 0s"], "test")
+    chosen = fault.on_roles(roles)
+    assert len(chosen) == 3 and list(chosen) == list(fault.on_roles(roles))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["partition a b at 20s for 500ms every 2min", "slow a/w0 factor=3 at 0s", "cut a=b b>c mtbf 1h mttr 10s seed=4"],
+)
+def test_a_sentence_says_what_a_table_does(text: str):
+    assert read_faults([sentence.read(text)], "test") == read_faults([text], "test")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("brown a=b at 1s", "unknown kind of fault 'brown'"),
+        ("cut a=b", "at_s: needed"),
+        ("cut a=b at soon", "'at soon': a time is e.g. 20s"),
+        ("cut a=b at 1s at 2s", "at_s stands there twice"),
+        ("slow a faktor=3 at 1s", "'faktor=3' is no key of slow; did you mean 'factor'"),
+        ("slow a factor=0.5 at 1s", "faults[0].factor is 0.5"),
+        ("rate a=b at 1s", "factor: either factor or mbit"),
+        ("rate a=b factor=2 mbit=1 at 1s", "factor: either factor or mbit"),
+        ("cut a=b at 1s for 5s every 5s", "every_s: needs a for_s that is shorter"),
+        ("cut a=b mtbf 5s", "mttr_s: goes together with mtbf_s"),
+        ("cut a=b at 1s mtbf 5s mttr 1s", "at_s: not beside mtbf_s"),
+        ("cut a=b at 1e9s", "a time is e.g. 20s"),
+        ("cut at 1s", "links is missing"),
+        ({"kind": "cut", "links": "a=b", "at_s": 1}, "faults[0].links"),
+        ({"kind": "cut", "links": ["a=b"], "at_s": -1}, "faults[0].at_s is -1"),
+        (
+            {"kind": "cut", "links": ["a=b"], "at_s": 1, "fro_s": 2},
+            "unknown key 'faults[0].fro_s'; did you mean",
+        ),
+        ({"links": ["a=b"]}, "unknown kind of fault ''"),
+        (7, "faults[0]"),
+    ],
+)
+def test_what_cannot_be_is_one_line_that_names_the_fault(wrong: Any, words: str):
+    with pytest.raises(InputError) as error:
+        read_faults([wrong], "test.toml")
+    line = str(error.value)
+    assert words in line and line.startswith("test.toml: ") and "faults[0]" in line and "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("cut a=d at 1s", "no link 'a=d' in this run; known"),
+        ("partition d at 1s", "no region 'd' in this run"),
+        ("partition a b c at 1s", "these are all regions"),
+        ("pause a/w9 at 1s", "no role 'a/w9' in this run; did you mean"),
+    ],
+)
+def test_what_is_not_in_the_run_is_named(wrong: str, words: str):
+    with pytest.raises(InputError) as error:
+        schedule(wrong)
+    assert words in str(error.value)
+
+
+def test_every_kind_says_what_it_is():
+    assert set(FAULTS) >= {"cut", "partition", "rate", "delay", "slow", "pause"}
+    assert all(kind.__doc__ and kind.target in kind.__struct_fields__ for kind in FAULTS.values())

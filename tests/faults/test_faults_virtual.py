@@ -1,0 +1,188 @@
+"""Faults on the virtual fabric: exactly what arithmetic says, the same in any number of segments."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scripted import play, word
+from small_runs import EXCHANGING, each_system, experiment, start
+
+from testbed.errors import RunError
+from testbed.message import Message
+from testbed.record import lines
+from testbed.record.events import Capacity, Cut, Faulted, StepDone
+from testbed.record.reader import load
+from testbed.roles.compute import Work
+from testbed.roles.node import Node
+from testbed.wan.tcp import FILLED, LEAST_TIMEOUT_S, retry_s
+
+RTT_S = 0.021  # of the scripted network: WAN 20 ms, LAN 1 ms
+MBYTE = Message("data", 0, [np.zeros(125_000, np.float64)])  # 1 MB: 80 ms at 100 Mbit/s
+
+
+def one_way(sent_at_s: float, faults: list[str], patience_s: float = inf) -> float:
+    """When a megabyte that "a/w0" sends to the global server at a moment has arrived."""
+    arrived: list[float] = []
+
+    async def worker(node: Node) -> None:
+        await node.sleep(sent_at_s)
+        await node.send("a/lps", MBYTE)
+
+    async def lps(node: Node) -> None:
+        message = await node.recv("a/w0")
+        await node.send("c/gs", message)
+
+    async def server(node: Node) -> None:
+        await node.recv("a/lps")
+        arrived.append(node.now())
+
+    play({"a/w0": worker, "a/lps": lps, "c/gs": server}, faults=faults, patience_s=patience_s)
+    return arrived[0]
+
+
+def test_over_a_link_that_is_cut_nothing_goes_and_then_from_tcps_next_try_on():
+    plain_s = one_way(1.0, [])
+    cut_at_s, heal_s = plain_s - 0.05, 5.0  # in the midst of the transfer over the WAN
+    again_s = retry_s(cut_at_s + RTT_S, heal_s, RTT_S)
+    assert heal_s <= again_s <= 2 * heal_s
+    arrived_s = one_way(1.0, [f"cut a>c at {cut_at_s}s for {heal_s - cut_at_s}s"])
+    # What is left, 494 kB, begins with one segment and doubles: 369 kB in eight round trips, the rest at the link's.
+    assert arrived_s == pytest.approx(again_s + 8 * RTT_S + 0.125e6 / 12.5e6 + RTT_S / 2, abs=1e-3)
+
+
+def test_without_acknowledgements_nothing_goes_either():
+    assert one_way(1.0, ["cut c>a at 0s for 2s"]) > 2.0
+
+
+def test_what_was_sent_before_arrives_and_other_links_go_on():
+    plain_s = one_way(1.0, [])
+    assert one_way(1.0, [f"cut a=c at {plain_s - 0.005}s for 9s"]) == plain_s  # all sent: within the last 10.5 ms
+    assert one_way(1.0, ["cut b=c at 0s for 9s", "cut a=b at 0s"]) == plain_s
+
+
+@pytest.mark.parametrize("tries", range(1, 12))
+def test_tcp_tries_again_after_twice_the_time(tries: int):
+    first_s = FILLED * RTT_S + LEAST_TIMEOUT_S
+    expected_s = 2 * FILLED * RTT_S + sum(min(2**k * first_s, 120.0) for k in range(tries))
+    assert retry_s(7.0, 7.0 + expected_s - 1e-6, RTT_S) == pytest.approx(7.0 + expected_s)
+    assert retry_s(7.0, 7.0 + expected_s + 1e-6, RTT_S) > 7.0 + expected_s + 1e-6
+
+
+def test_a_cut_that_never_ends_stops_the_run_and_is_named():
+    with pytest.raises(RunError, match=r"the run is stuck: a>c is cut; c>a is cut; .*c/gs for a/lps"):
+        one_way(1.0, ["cut a=c at 0s"])
+
+
+def test_a_cut_longer_than_patience_does_so_too():
+    assert one_way(1.0, ["cut a=c at 0s for 100s"], patience_s=200) > 100
+    with pytest.raises(RunError, match="a>c is cut"):
+        one_way(1.0, ["cut a=c at 0s for 100s"], patience_s=50)
+
+
+def test_a_brown_out_takes_as_many_times_as_long():
+    plain_s = one_way(0.0, [])
+    slower_s = one_way(0.0, ["rate a=c factor=0.25 at 0s"])
+    assert slower_s - plain_s == pytest.approx(3 * 0.08, rel=0.01)
+    assert one_way(0.0, ["delay a=c ms=40 at 0s"]) - plain_s == pytest.approx(0.04, abs=1e-9)
+
+
+def test_with_loss_tcp_gets_through_what_mathis_says():
+    """1448 bytes a round trip of 20 ms, times sqrt(3/2) / sqrt(p): 0.709 Mbit/s at p = 1."""
+    plain_s = one_way(0.0, [])
+    for p, burst, mbit in ((0.01, 1, 7.09), (0.0001, 1, 70.9), (0.01, 100, 70.9)):
+        slower_s = one_way(0.0, [f"loss a=c p={p} burst={burst} at 0s"])
+        assert slower_s - plain_s == pytest.approx(8 / mbit - 8 / 100, rel=0.03), (p, burst)
+    assert one_way(0.0, ["loss a=c p=1e-6 at 0s"]) == plain_s  # the link is slower
+
+
+def computed(faults: list[str]) -> list[float]:
+    """When three computations of a second each of "a/w0" are done, but for the device's half a millisecond for each."""
+    done: list[float] = []
+
+    async def worker(node: Node) -> None:
+        for _ in range(3):
+            await node.compute(Work(seconds=1.0), lambda: None)
+            done.append(round(node.now(), 1))
+
+    play({"a/w0": worker}, faults=faults)
+    return done
+
+
+def test_who_is_slow_computes_for_longer_while_it_lasts():
+    assert computed([]) == [1, 2, 3]
+    assert computed(["slow a/w0 factor=3 at 0.5s for 1.5s"]) == [2, 3, 4]
+    assert computed(["slow a/w1 factor=3 at 0.5s for 1.5s"]) == [1, 2, 3]
+    assert computed(["slow a factor=2 at 0s", "slow */w0 factor=3 at 0s"]) == pytest.approx([6, 12, 18])
+
+
+def test_who_is_paused_goes_on_as_it_was():
+    assert computed(["pause a/w0 at 1.5s for 10s"]) == [1, 12, 13]
+
+
+def test_a_pause_that_never_ends_stops_the_run_and_says_who_waits():
+    async def worker(node: Node) -> None:
+        await node.send("a/lps", word("one"))
+
+    async def lps(node: Node) -> None:
+        await node.compute(Work(seconds=2.0), lambda: None)
+        await node.recv("a/w0")
+
+    with pytest.raises(RunError, match=r"the run is stuck: a/lps stands still; .*a/w0 for a/lps"):
+        play({"a/w0": worker, "a/lps": lps}, faults=["pause a/lps at 1s"])
+
+
+def test_who_is_paused_takes_what_has_arrived_afterwards_in_its_order():
+    taken: list[tuple[float, str]] = []
+
+    async def worker(node: Node) -> None:
+        for text in ("one", "two", "three"):
+            await node.send("a/lps", word(text))
+            await node.sleep(2.0)
+
+    async def lps(node: Node) -> None:
+        for _ in range(3):
+            taken.append(((await node.recv("a/w0")).kind, node.now()))
+
+    play({"a/w0": worker, "a/lps": lps}, faults=["pause a/lps at 1s for 2.5s"])
+    assert [kind for kind, _ in taken] == ["one", "two", "three"]
+    assert taken[1][1] == 3.5 and taken[2][1] == pytest.approx(4.0, abs=0.01)
+
+
+def test_faults_are_recorded_at_their_times():
+    async def worker(node: Node) -> None:
+        await node.sleep(10.0)
+
+    events, _ = play({"a/w0": worker}, faults=["cut a>b at 2s for 3s", "rate b>a factor=0.5 at 4s"])
+    found = [event for event in events if isinstance(event, Faulted | Cut | Capacity)]
+    assert [(type(event).__name__, event.time_s) for event in found] == [
+        ("Faulted", 2.0),
+        ("Cut", 2.0),
+        ("Faulted", 4.0),
+        ("Capacity", 4.0),
+        ("Faulted", 5.0),
+        ("Cut", 5.0),
+    ]
+
+
+def recorded(result: Path) -> list:
+    events = map(lines.decode, lines.whole_lines(result / lines.FILE_NAME))
+    return [event for event in events if isinstance(event, StepDone | Faulted | Cut)]
+
+
+@pytest.mark.parametrize("system", each_system(["baseline", "weightgrad", "diloco", "gaia"]))
+def test_a_run_repeats_to_the_last_bit(small_data: None, system: str, tmp_path: Path) -> None:
+    parts = {"systems": {system: EXCHANGING.get(system, {})}, "training": {"steps": 8}, "run": {"checkpoint_steps": 4}}
+    plain_s = load(start(experiment(**parts), tmp_path / "plain")).results[0].steps["time_s"].max()
+    faults = [
+        f"partition us-west-1 at {plain_s / 8}s for {plain_s / 4}s every {plain_s}s",
+        f"slow */w0 factor=4 mtbf {plain_s / 4}s mttr {plain_s / 8}s seed=5",
+        f"pause us-east-1/lps at {plain_s / 4}s for {plain_s / 8}s",
+    ]
+    first, second = (load(start(experiment(**parts, faults=faults), tmp_path / name)).results[0] for name in "12")
+    events = recorded(first.folder)
+    assert events == recorded(second.folder)
+    assert {event.fault for event in events if isinstance(event, Faulted)} == {0, 1, 2}
+    assert first.steps["time_s"].max() > plain_s + plain_s / 8
