@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
 
+from testbed.errors import RunError
+from testbed.harness.lock import Held, held
+from testbed.record.info import read_facts, write_facts
+
+RUNS = ("*/*", "*/*/*")  # places of runs below a folder of results: by themselves, in a series
 PREFIX = "checkpoint-"
+HALF = ".tmp"
 CLOCK = "clock.json"
 
 
@@ -33,24 +41,31 @@ class Checkpoint:
 
 
 def latest(folder: Path) -> Checkpoint | None:
-    """The last complete checkpoint in a system's and seed's folder."""
-    found = []
-    for path in folder.glob(f"{PREFIX}*"):
-        try:
-            found.append(Checkpoint(path, msgspec.json.decode((path / CLOCK).read_bytes(), type=Clock)))
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            continue  # a temporary one, left by a killed run
+    """The last complete checkpoint in a system's and seed's folder.
+
+    Raises
+    ------
+    InputError
+        The clock of one is damaged.
+    """
+    clocks = [path / CLOCK for path in folder.glob(f"{PREFIX}*") if path.suffix != HALF]
+    # One without a clock is half-deleted, as one under its temporary name is half-written: a killed run left it.
+    found = [Checkpoint(path.parent, read_facts(path, Clock)) for path in clocks if path.is_file()]
     return max(found, key=lambda checkpoint: checkpoint.clock.step, default=None)
 
 
 def write(folder: Path, clock: Clock, save: Callable[[Path], None], before_rename: Callable[[Path], None]) -> None:
     """Write a checkpoint: `save` fills it, `before_rename` is told its temporary folder when it is complete."""
-    temporary = folder / f"{PREFIX}{clock.step}.tmp"
+    temporary = folder / f"{PREFIX}{clock.step}{HALF}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    save(temporary)
-    before_rename(temporary)
-    (temporary / CLOCK).write_bytes(msgspec.json.encode(clock))
+    try:
+        save(temporary)
+        before_rename(temporary)
+        write_facts(temporary / CLOCK, clock)
+    except (OSError, RunError):  # of no use by halves, and on a full disk in the way
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     final = temporary.with_suffix("")
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
@@ -65,14 +80,26 @@ def remove(folder: Path) -> None:
         shutil.rmtree(path)
 
 
-def sweep(results: Path) -> list[Path]:
-    """Delete half-written checkpoints and empty folders under `results`; returns what was deleted."""
-    swept = []
-    for path in sorted(results.glob(f"*/*/*/seed-*/{PREFIX}*.tmp")):
-        shutil.rmtree(path)
-        swept.append(path)
+def sweep(results: Path) -> tuple[list[Path], list[Path]]:
+    """Delete half-written checkpoints and empty folders under `results`, but not those of a run that is going on.
+
+    Returns
+    -------
+    What was deleted, and the runs that still go on and have such checkpoints.
+    """
+    swept, going_on = [], []
+    halves = sorted(path for run in RUNS for path in results.glob(f"{run}/*/seed-*/{PREFIX}*{HALF}"))
+    for run, paths in groupby(halves, key=lambda path: path.parents[2]):
+        try:
+            with held(run):
+                for path in paths:
+                    shutil.rmtree(path)
+                    swept.append(path)
+        except Held:
+            going_on.append(run)
     for path in sorted(results.glob("*/*"), reverse=True):
         if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
-            swept.append(path)
-    return swept
+            with suppress(OSError):  # a run has just begun there
+                path.rmdir()
+                swept.append(path)
+    return swept, going_on

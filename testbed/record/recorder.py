@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from types import TracebackType
@@ -9,7 +10,7 @@ from typing import Self
 
 from testbed.errors import InputError, RunError
 from testbed.record import lines
-from testbed.record.events import Checkpointed, Event
+from testbed.record.events import Checkpointed, Event, RunEnded
 
 DISCARDED = "events.discarded.jsonl"
 
@@ -87,9 +88,11 @@ class Recorder:
             The line could not be written, e.g. because the disk is full.
         """
         line = lines.encode(event)
+        if isinstance(event, RunEnded) and lines.is_torn(self.folder / lines.FILE_NAME):
+            line = b"\n" + line  # the disk was full in the middle of one
         try:
             if self._file.write(line) != len(line):
-                raise OSError("disk full")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if isinstance(event, Checkpointed):
                 os.fsync(self._file.fileno())
         except OSError as error:
@@ -101,12 +104,17 @@ class Recorder:
             os.fsync(self._file.fileno())
             self._file.close()
 
-    def finish(self) -> None:
-        """Close, then write `steps.parquet`, `links.parquet` and `evaluations.parquet` from the events."""
+    def finish(self) -> dict[str, str]:
+        """Close, then write `steps.parquet`, `links.parquet` and `evaluations.parquet` from the events.
+
+        Returns
+        -------
+        The CRC-32 of each (`testbed.files.crc32_of`) by its name.
+        """
         from testbed.record import frames  # pandas and pyarrow: not for the many processes that only record
 
         self.close()
-        frames.write(self.folder)
+        return frames.write(self.folder)
 
     def __enter__(self) -> Self:
         return self
