@@ -20,6 +20,7 @@ from testbed.wan.profile import Pair
 LONGEST_S = 1e8  # three years
 Time = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_S)]
 Duration = Annotated[float, msgspec.Meta(ge=1e-3, le=LONGEST_S)]
+Hold = Annotated[float, msgspec.Meta(ge=0.05, le=LONGEST_S)]
 Names = Annotated[list[str], msgspec.Meta(min_length=1)]
 FAULTS: Registry[type[Fault]] = Registry("kind of fault", "testbed.faults.kinds")
 
@@ -134,6 +135,15 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def fresh(self) -> bool:
         """Whether they then begin with nothing that they remembered."""
         return False
+
+    @property
+    def varies_s(self) -> float:
+        """How long it stays as it is for one link or role before it is drawn anew (`varied`); infinity for always."""
+        return inf
+
+    def varied(self, random: np.random.Generator) -> Fault:
+        """The fault as it is for one link or role for the next `varies_s` seconds."""
+        return self
 
     @property
     def about(self) -> str:

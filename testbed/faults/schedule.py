@@ -7,10 +7,14 @@ the same ones.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import count, groupby
+from math import floor, inf
+from zlib import crc32
+
+import numpy as np
 
 from testbed.faults.base import Fault, State
 from testbed.faults.deaths import Deaths
@@ -18,6 +22,14 @@ from testbed.faults.pace import Pace
 from testbed.record.events import Capacity, Cut, Event, Faulted
 from testbed.wan.profile import Link, Pair
 from testbed.wan.trace import Change, Trace
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A fault that is in force and varies is drawn anew."""
+
+    time_s: float
+    number: int
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,7 @@ class Schedule:
         """How fast a role goes; None where nothing ever slows it."""
         slow = [number for number, fault in enumerate(self._faults) if not fault.kills]
         concerning = [number for number in slow if role in self._roles[number]]
-        return Pace(self._paces(concerning)) if concerning else None
+        return Pace(self._paces(concerning, role)) if concerning else None
 
     @property
     def mortal(self) -> frozenset[str]:
@@ -100,7 +112,7 @@ class Schedule:
             return list(traced.values())
         found, active = [], self._active(clock_s)
         for pair in self.pairs:
-            state = self._state(pair, traced, active)
+            state = self._state(pair, traced, active, clock_s)
             if replace(state, cut=False) != self._profile[pair]:
                 found.append(_rate(clock_s, pair, state))
             if state.cut:
@@ -113,10 +125,11 @@ class Schedule:
             yield from self._trace.after(clock_s) if self._trace else ()
             return
         base, active = self._traced(clock_s), self._active(clock_s)
-        states = {pair: self._state(pair, base, active) for pair in self.pairs}
+        states = {pair: self._state(pair, base, active, clock_s) for pair in self.pairs}
         traced = self._trace.after(clock_s) if self._trace else iter(())
         turns = self._turns(range(len(self._faults)), clock_s)
-        merged: Iterator[Change | Turn] = heapq.merge(traced, turns, key=lambda each: each.time_s)
+        draws = self._draws(range(len(self._faults)), clock_s)
+        merged: Iterator[Change | Turn | Draw] = heapq.merge(traced, turns, draws, key=lambda each: each.time_s)
         for time_s, together in groupby(merged, key=lambda each: each.time_s):
             touched: dict[Pair, bool] = {}  # and whether the trace does
             for each in together:
@@ -124,11 +137,13 @@ class Schedule:
                     (active.discard if each.over else active.add)(each.number)
                     touched = dict.fromkeys(self._links[each.number], False) | touched
                     yield each
+                elif isinstance(each, Draw):
+                    touched = dict.fromkeys(self._links[each.number], False) | touched
                 else:
                     base[each.pair] = _followed(base.get(each.pair), each)
                     touched[each.pair] = True
             for pair, traced_now in touched.items():
-                state, was = self._state(pair, base, active), states[pair]
+                state, was = self._state(pair, base, active, time_s), states[pair]
                 states[pair] = state
                 if traced_now or replace(state, cut=was.cut) != was:  # a trace that loops always has a next change
                     yield _rate(time_s, pair, state)
@@ -138,14 +153,14 @@ class Schedule:
     def _traced(self, clock_s: float) -> dict[Pair, Change]:
         return self._trace.at(clock_s) if self._trace else {}
 
-    def _state(self, pair: Pair, traced: Mapping[Pair, Change], active: Collection[int]) -> State:
+    def _state(self, pair: Pair, traced: Mapping[Pair, Change], active: Collection[int], now_s: float) -> State:
         """A link with the trace's changes and the faults that are in force."""
         change, state = traced.get(pair), self._profile[pair]
         if change is not None:
             state = State(change.goodput_mbit, state.rtt_ms if change.rtt_ms is None else change.rtt_ms)
         for number in sorted(active):
             if pair in self._links[number]:
-                state = self._faults[number].altered(state)
+                state = self._as_now(number, ">".join(pair), now_s).altered(state)
         return state
 
     def _active(self, clock_s: float) -> set[int]:
@@ -169,18 +184,47 @@ class Schedule:
         fault = self._faults[number]
         for begins_s, over_s in fault.spans(number):
             for time_s, over in ((begins_s, False), (over_s, True)):
-                if clock_s < time_s < float("inf"):
+                if clock_s < time_s < inf:
                     yield Turn(time_s, number, fault.name, fault.about, over)
 
-    def _paces(self, numbers: Sequence[int]) -> Iterator[tuple[float, float]]:
+    def _draws(self, numbers: Iterable[int], clock_s: float) -> Iterator[Draw]:
+        """When those of these faults that vary are drawn anew while they are in force, from `clock_s` on."""
+        return heapq.merge(*(self._draws_of(number, clock_s) for number in numbers), key=lambda draw: draw.time_s)
+
+    def _draws_of(self, number: int, clock_s: float) -> Iterator[Draw]:
+        fault = self._faults[number]
+        if fault.varies_s == inf:
+            return
+        for begins_s, over_s in fault.spans(number):
+            for nth in count(_nth(fault, max(begins_s, clock_s)) + 1):
+                if nth * fault.varies_s >= over_s:
+                    break
+                yield Draw(nth * fault.varies_s, number)
+
+    def _as_now(self, number: int, whom: str, now_s: float) -> Fault:
+        """A fault as it is for a link or a role at a moment: the same in whatever process it is asked."""
+        fault = self._faults[number]
+        if fault.varies_s == inf:
+            return fault
+        return fault.varied(np.random.default_rng((fault.seed, number, crc32(whom.encode()), _nth(fault, now_s))))
+
+    def _paces(self, numbers: Sequence[int], role: str) -> Iterator[tuple[float, float]]:
         """From when on a role that these faults slow has which pace."""
         active: set[int] = set()
-        for turn in self._turns(numbers, -1.0):
-            (active.discard if turn.over else active.add)(turn.number)
+        turns, draws = self._turns(numbers, -1.0), self._draws(numbers, -1.0)
+        merged: Iterator[Turn | Draw] = heapq.merge(turns, draws, key=lambda each: each.time_s)
+        for each in merged:
+            if isinstance(each, Turn):
+                (active.discard if each.over else active.add)(each.number)
             pace = 1.0
             for number in sorted(active):
-                pace *= self._faults[number].pace
-            yield turn.time_s, pace
+                pace *= self._as_now(number, role, each.time_s).pace
+            yield each.time_s, pace
+
+
+def _nth(fault: Fault, now_s: float) -> int:
+    """How often a fault that varies has been drawn by now, counted from the run's beginning."""
+    return floor(now_s / fault.varies_s + 1e-9)
 
 
 def events_of(change: Change | Turn, now_s: float, late_s: float = 0.0) -> Event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice, pairwise, takewhile
+from math import log
 from typing import Any
 
 import pytest
@@ -18,7 +19,16 @@ from testbed.wan.profile import Link
 from testbed.wan.trace import Change, Trace
 
 PLAN = NetworkPlan(("a/w0", "a/w1", "b/w0", "c/gs"), network(("a", "b", "c"), Link(1000, 1), Link(100, 20)))
-KINDS = ("cut a=b", "cut a>c", "partition a", "rate * factor=0.5", "rate a>b mbit=7", "delay b ms=30", "pause a/w0")
+KINDS = (
+    "cut a=b",
+    "cut a>c",
+    "partition a",
+    "rate * factor=0.5",
+    "rate a>b mbit=7",
+    "delay b ms=30",
+    "pause a/w0",
+    "jitter * ms=9 hold_s=7",
+)
 
 
 def schedule(*faults: Any, trace: Trace | None = None) -> Schedule:
@@ -113,6 +123,35 @@ def test_a_share_of_the_roles_is_slow_and_always_the_same():
     (fault,) = read_faults(["slow */w* factor=3 share=0.25 seed=1 at 0s"], "test")
     chosen = fault.on_roles(roles)
     assert len(chosen) == 3 and list(chosen) == list(fault.on_roles(roles))
+
+
+def test_jitter_is_drawn_anew_for_each_direction_and_the_same_for_who_comes_later():
+    it = schedule("jitter a=b ms=10 hold_s=0.25 seed=4 at 1s for 1000s")
+    changes = [each for each in it.after(-1.0) if isinstance(each, Change)]
+    there, back = ([each for each in changes if each.pair == pair] for pair in (("a", "b"), ("b", "a")))
+    assert [each.time_s for each in there[:3]] == [1.0, 1.25, 1.5] and there[-1].time_s == 1001 and len(there) == 4001
+    assert (there[-1].rtt_ms, there[-1].goodput_mbit) == (20, 100)
+    more_ms = [(each.rtt_ms - 20) / 2 for each in there[:-1]]  # of one direction
+    assert 0 <= min(more_ms) < 0.1 and 9.9 < max(more_ms) < 10 and sum(more_ms) / 4000 == pytest.approx(5, rel=0.03)
+    assert [each.rtt_ms for each in there[:9]] != [each.rtt_ms for each in back[:9]]
+    assert [each for each in it.after(500.1) if isinstance(each, Change)] == [
+        each for each in changes if each.time_s > 500.1
+    ]
+
+
+def test_stragglers_come_and_go_when_their_factor_has_a_spread():
+    it = schedule("slow a factor=2 spread=0.5 hold_s=1 seed=3 at 0s")
+    times = {}
+    for role in ("a/w0", "a/w1"):
+        pace, now_s, times[role] = it.pace_of(role), 0.0, []
+        assert pace is not None
+        for _ in range(4000):
+            times[role].append(1 / pace._at(now_s)[0])
+            now_s += 1.0
+    logs = sorted(log(factor) for factor in times["a/w0"])
+    assert logs[2000] == pytest.approx(log(2), abs=0.03) and min(logs) == 0  # never faster than without
+    assert logs[int(0.977 * 4000)] == pytest.approx(log(2) + 2 * 0.5, abs=0.1)  # two standard deviations above
+    assert times["a/w0"][:9] != times["a/w1"][:9]
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,11 @@ def test_a_brown_out_takes_as_many_times_as_long():
     assert one_way(0.0, ["delay a=c ms=40 at 0s"]) - plain_s == pytest.approx(0.04, abs=1e-9)
 
 
+def test_jitter_delays_what_is_sent_by_the_draw_of_its_moment():
+    plain_s = one_way(0.0, [])
+    assert plain_s < one_way(0.0, ["jitter a=c ms=40 at 0s"]) < plain_s + 0.04
+
+
 def test_with_loss_tcp_gets_through_what_mathis_says():
     """1448 bytes a round trip of 20 ms, times sqrt(3/2) / sqrt(p): 0.709 Mbit/s at p = 1."""
     plain_s = one_way(0.0, [])
