@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 
 from testbed.record.reader import Run
@@ -17,7 +19,9 @@ from testbed.report.numbers.curves import Curve
 from testbed.report.pictures.style import COLUMN, INK, Sheet
 
 WIDTH_INCHES = 3.3  # of a paper's column
-LEGEND_COLUMNS = 3
+LEGEND_COLUMNS = 3  # where names are short
+# Of a legend, in sizes of its font: a line's height; the stroke of an entry with the gaps around it; a letter.
+LINE_EMS, HANDLE_EMS, LETTER_EMS = 1.34, 4.4, 0.56
 BAND_SEEDS = 3  # from so many on a line has its interval around it: Student's t stretches that of two 13-fold
 RAW_LINES = 4  # systems up to which the unsmoothed losses are drawn as well
 LOG_TIME_RATIO = 25.0  # longest time / shortest beyond which a linear time axis hides the fast systems
@@ -60,21 +64,21 @@ def band(axes: Axes, x: Any, middle: Any, half: Any, color: str, seeds: int, **c
 
 
 def legend(figure: Figure, handles: Sequence[Any], columns: int = LEGEND_COLUMNS) -> None:
-    """A legend below all panels."""
+    """A legend below all panels, for which the figure grows; in fewer columns where long names need the room."""
+    em_inches = FontProperties(size=matplotlib.rcParams["legend.fontsize"]).get_size_in_points() / 72
+    entry_ems = HANDLE_EMS + LETTER_EMS * max((len(str(one.get_label())) for one in handles), default=0)
+    columns = max(1, min(columns, len(handles), int(figure.get_figwidth() / (entry_ems * em_inches))))
+    lines = -(-len(handles) // columns)
+    figure.set_figheight(figure.get_figheight() + LINE_EMS * em_inches * lines + 0.05)
     figure.legend(
         handles=list(handles),
         loc="outside lower left",
-        ncols=min(columns, max(1, len(handles))),
+        ncols=columns,
         handlelength=2.4,
         columnspacing=1.2,
         labelspacing=0.25,
         borderaxespad=0.1,
     )
-
-
-def legend_height(count: int, columns: int = LEGEND_COLUMNS) -> float:
-    """Inches that a legend of `count` entries takes, to be added to a figure's height."""
-    return 0.13 * -(-count // columns) + 0.05
 
 
 def keys(systems: Iterable[str]) -> list[Line2D]:

@@ -19,8 +19,7 @@ def draw(answer: Mapping[str, Any]) -> Sheet:
     rows = answer["systems"]
     seen: dict[str, int] = {}
     with drawing(COLUMN):
-        legend = parts.legend_height(len(rows), LEGEND_COLUMNS)
-        figure = Sheet(4.6, 2.9 + legend, COLUMN)
+        figure = Sheet(4.6, 2.9, COLUMN)
         axes = figure.subplots()
         for row in rows:
             own, _, bits = row["system"].partition("-int")

@@ -41,8 +41,7 @@ def draw(frame: pd.DataFrame, axes: Sequence[Varied], stands_at: dict[str, objec
     rows = -(-len(axes) // COLUMNS)
     width, height = PANEL_INCHES
     with drawing(COLUMN):
-        legend = parts.legend_height(len(systems), 2 * COLUMNS)
-        figure = Sheet(width * min(COLUMNS, len(axes)), height * rows + legend + 0.25, COLUMN)
+        figure = Sheet(width * min(COLUMNS, len(axes)), height * rows + 0.25, COLUMN)
         grid = figure.subplots(rows, min(COLUMNS, len(axes)), sharey=True, squeeze=False).ravel()
         for panel, axis in zip(grid, axes, strict=False):
             _panel(panel, frame[frame["axis"] == axis.name], systems, stands_at.get(axis.name))

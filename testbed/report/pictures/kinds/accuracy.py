@@ -28,7 +28,7 @@ def accuracy(run: Run, frame: pd.DataFrame) -> Figure | None:
     lines = {system: line for system, line in drawn.items() if line is not None}
     if not any(len(line) > 1 for line in lines.values()):
         return None
-    figure = parts.sheet(2.1 + parts.legend_height(len(lines)), [run])
+    figure = parts.sheet(2.1, [run])
     axes = figure.subplots()
     unit, scale = parts.time_unit(max(line["time_s"].max() for line in lines.values()))
     for system, line in lines.items():

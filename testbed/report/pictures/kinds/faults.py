@@ -34,7 +34,7 @@ def faults(run: Run, frame: pd.DataFrame) -> Figure | None:
     unit, scale = parts.time_unit(max(ends_s))
     kinds = list(dict.fromkeys(span.kind for span in met))
     colors = dict(zip(kinds, (COLORS[k % len(COLORS)] for k in range(len(kinds))), strict=True))
-    figure = parts.sheet(2.6 + parts.legend_height(len(shown)) + parts.legend_height(len(kinds)), [run])
+    figure = parts.sheet(2.6, [run])
     axes = figure.subplots()
     bands(axes, met, colors, max(ends_s), scale)
     for place, result in enumerate(shown):

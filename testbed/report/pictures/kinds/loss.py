@@ -27,7 +27,7 @@ def loss(run: Run, frame: pd.DataFrame) -> Figure | None:
     curves = curves_of(run)
     if not curves:
         return None
-    figure = parts.sheet(3.7 + parts.legend_height(len(curves)), [run])
+    figure = parts.sheet(3.7, [run])
     by_step, by_time = figure.subplots(2, 1)
     losses(by_step, by_time, curves, [parts.stroke(curve.system) for curve in curves], Target.of(run.info), frame)
     parts.legend(figure, parts.keys(curve.system for curve in curves))

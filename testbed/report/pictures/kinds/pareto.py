@@ -35,7 +35,7 @@ def _pareto(run: Run, together: pd.DataFrame, named: bool) -> Figure | None:
     """The figure with a name at each point, or None where there is no room for them; or with a legend."""
     if named and len(together) > NAMED_POINTS:
         return None
-    figure = parts.sheet(2.2 + (0.0 if named else parts.legend_height(len(together))), [run])
+    figure = parts.sheet(2.2, [run])
     axes = figure.subplots()
     _front(axes, together)
     for row in together.to_dict("records"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from textwrap import fill as wrap
 
 import matplotlib
 import numpy as np
@@ -16,14 +16,18 @@ from testbed.record.reader import Run
 from testbed.report.looks import look
 from testbed.report.numbers import labels
 from testbed.report.numbers.asked import Target
+from testbed.report.numbers.faultless import against_faultless
 from testbed.report.numbers.reached import running_mean
 from testbed.report.numbers.sentences import title
+from testbed.report.pictures import parts
+from testbed.report.pictures.against import against
 from testbed.report.pictures.parts import PLAIN
 from testbed.report.pictures.registry import picture
 from testbed.report.pictures.style import Sheet
 
 LOG_RATIO = 20.0  # largest value / smallest beyond which a linear axis hides the small ones
 LEGEND = 7  # systems in a line of the legend
+TICK_LETTERS = 64  # below all of a panel's ticks
 PANELS: tuple[tuple[str, str, float], ...] = (
     ("final_accuracy", "accuracy, %", 100.0),
     ("final_loss", "training loss", 1.0),
@@ -34,7 +38,14 @@ PANELS: tuple[tuple[str, str, float], ...] = (
 
 @picture("series", wide=True, of_several=True)
 def series(runs: Sequence[Run], frame: pd.DataFrame) -> Figure:
-    """Accuracy, loss, time and bytes of a step of each system over the runs of a series; of a single one its losses."""
+    """Accuracy, loss, time and bytes of a step of each system over the runs of a series; of a single one its losses.
+
+    Of a series under different faults it is the picture of what each fault costs (`pictures.against`).
+    """
+    named = {run.folder.name: run for run in runs}
+    faulted = against_faultless(named, {name: each for name, each in frame.groupby("run", sort=False)})
+    if len(faulted):
+        return against(faulted, {name: labels.short(name) for name in named}, title(runs[0]))
     single = frame["system"].nunique() == 1
     frame = frame.assign(bytes_a_step=(frame["wan_bytes"] + frame["lan_bytes"]) / frame["steps"])
     figure = Sheet(11.0, 7.2)
@@ -47,9 +58,7 @@ def series(runs: Sequence[Run], frame: pd.DataFrame) -> Figure:
     for place, (metric, head, scale) in zip(list(axes)[4 - len(panels) :], panels, strict=True):
         _by_run(place, frame, [run.folder.name for run in runs], metric, head, scale)
     if not single:
-        handles, names = axes[3].get_legend_handles_labels()
-        lines = math.ceil(len(names) / LEGEND)
-        figure.legend(handles, names, loc="outside lower center", ncols=math.ceil(len(names) / lines), frameon=False)
+        parts.legend(figure, axes[3].get_legend_handles_labels()[0], LEGEND)
     return figure
 
 
@@ -72,7 +81,9 @@ def _by_run(axes: Axes, frame: pd.DataFrame, names: list[str], metric: str, head
         style = look(system)
         values = means[system].reindex(names)
         axes.plot(range(len(names)), values, marker=style.marker, ls=style.line, color=style.color, label=style.label)
-    axes.set_xticks(range(len(names)), [labels.short(name).replace(" / ", "\n") for name in names])
+    letters = max(5, TICK_LETTERS // len(names))
+    told = ["\n".join(wrap(value, letters) for value in labels.short(name).split(" / ")) for name in names]
+    axes.set_xticks(range(len(names)), told)
     present = means[means > 0]
     if len(present) and present.max() / present.min() > LOG_RATIO:
         axes.set_yscale("log")

@@ -35,7 +35,7 @@ def time(run: Run, frame: pd.DataFrame) -> Figure | None:
     spent = spent if "waiting" in spent else [*spent, "rest"]
     metrics = [f"mean_{name}_s" for name in spent]
     together = aggregate(measured, metrics=[*metrics, "mean_step_s"]).fillna(0.0)
-    figure = parts.sheet(0.75 + 0.2 * len(together) + parts.legend_height(len(spent)), [run])
+    figure = parts.sheet(0.75 + 0.2 * len(together), [run])
     axes = figure.subplots()
     left = np.zeros(len(together))
     for name, metric in zip(spent, metrics, strict=True):

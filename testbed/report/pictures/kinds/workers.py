@@ -37,7 +37,7 @@ def workers(runs: Sequence[Run], frame: pd.DataFrame) -> Figure | None:
     there = [(run, curve) for run, curve in zip(ordered, curves, strict=True) if curve is not None]
     if not there:
         return None
-    figure = parts.sheet(3.7 + parts.legend_height(len(there)), runs)
+    figure = parts.sheet(3.7, runs)
     by_step, by_time = figure.subplots(2, 1)
     markers = itertools.cycle("osD^v")
     strokes: list[dict[str, Any]] = [
