@@ -27,7 +27,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
           $(if $(FAULT),--fault "$(FAULT)")
 
-.PHONY: reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-faults reference-long reference-gpt reference-sensitivity reference-validation reference-scale reference-terngrad-scaling reference-papers reference-codecs docs wheel clean
+.PHONY: reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-sensitivity reference-validation reference-scale reference-endurance reference-terngrad-scaling reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -145,6 +145,16 @@ reference-faults: setup-dev  ## five systems under eight faults, into results/re
 	mkdir -p results/reference/faults
 	cd build/reference-faults/faults/*/ && cp series.json summary.csv summary.md series.png $(CURDIR)/results/reference/faults/
 
+# Two systems that wait, each with its tolerant twin: what faults cost where the network is a real one.
+reference-faults-emulated: setup-dev  ## a part of that emulated, beside it, into results/reference/faults-emulated; half an hour of an idle machine
+	if test -d build/reference-faults-emulated/faults; then \
+	    $(TESTBED) run --resume build/reference-faults-emulated/faults/* --quiet; \
+	else \
+	    $(TESTBED) run faults --fabric mininet --seeds 0 --quiet --out build/reference-faults-emulated \
+	        --systems terngrad,terngrad-tolerant,diloco,diloco-tolerant; \
+	fi
+	-$(BIN)/python -P benchmarks/faults_on_both.py build/reference-faults/faults/* build/reference-faults-emulated/faults/*
+
 reference-tuned: setup-dev  ## the same, each system tuned alike first, into results/reference/systems-tuned: hours, goes on as well
 	$(TESTBED) tune systems --trials 8 --seeds 100 --out build/tune-systems --to experiments/systems-tuned.toml
 	$(call begin,systems-tuned,build/reference-tuned)
@@ -171,6 +181,9 @@ reference-sensitivity: setup-dev  ## the map of speedups over network, device an
 reference-validation: setup-dev  ## predictions beside what others measured, into results/reference/validation: seconds
 	$(BIN)/python benchmarks/validation.py --out results/reference/validation
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+
+reference-endurance: setup-dev  ## 20,000 steps: memory, open files, records, report, into results/reference/endurance
+	$(BIN)/python -P benchmarks/endurance.py --out results/reference/endurance
 
 reference-scale: setup-dev  ## what a message costs to simulate, from 2 workers to 10,000, into results/reference/scale; on an idle machine
 	$(BIN)/python benchmarks/scale.py --out results/reference/scale

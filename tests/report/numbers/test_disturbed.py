@@ -10,8 +10,10 @@ from small_runs import experiment, plain, start, toml
 from testbed.experiment.load import load as load_experiment
 from testbed.record.reader import load
 from testbed.report.numbers import disturbed, faultless
+from testbed.report.numbers.labels import short
 from testbed.report.numbers.summary import summarize
 from testbed.report.page.markdown import markdown
+from testbed.report.pictures.against import against
 from testbed.report.pictures.registry import draw
 
 PARTS = {"systems": {"baseline": {}}, "training": {"steps": 20}, "run": {"checkpoint_steps": 10}}
@@ -93,11 +95,8 @@ def test_a_series_of_faults_is_set_against_its_run_without(small_data: None, tmp
     file = tmp_path / "series.toml"
     file.write_text(toml(plain(**PARTS)) + toml({"sweep": swept}))
     points = load_experiment(str(file))
-    assert [point.label for point in points] == [
-        "faults=none",
-        "faults=pause-us-east-1-lps",
-        "faults=rate-us-west-1-us-east-2",
-    ]
+    labels = [point.label for point in points]
+    assert labels == ["faults=none", "faults=pause-us-east-1-lps", "faults=rate-us-west-1-us-east-2"]
     runs = {point.label: load(start(point.experiment, tmp_path / point.label)) for point in points}
     frames = {label: summarize(run) for label, run in runs.items()}
     found = faultless.against_faultless(runs, frames)
@@ -108,3 +107,7 @@ def test_a_series_of_faults_is_set_against_its_run_without(small_data: None, tmp
     (line, _) = faultless.rows(found, {label: label for label in frames})
     assert line[:3] == ["faults=pause-us-east-1-lps", "Baseline", f"{paused_s / plain_s:.2f} ×"]
     assert not len(faultless.against_faultless(dict(list(runs.items())[1:]), dict(list(frames.items())[1:])))
+    steps, target = against(found, {label: short(label) for label in labels}, "A series").axes
+    assert [tick.get_text() for tick in steps.get_yticklabels()] == ["pause-us-east-1-lps", "rate-us-west-1-us-east-2"]
+    marked = [bars.lines[0].get_xdata()[0] for bars in steps.containers]
+    assert marked == pytest.approx(list(found["time_ratio"])) and not target.containers  # it has no target

@@ -1,0 +1,76 @@
+"""Whether faults hold systems up as long on the emulated network as on the simulated one.
+
+    python benchmarks/faults_on_both.py VIRTUAL EMULATED [--out results/reference/faults-emulated]
+
+Each argument is the folder of a series over `faults`; what both have is set side by side.
+Writes both.csv and both.md. Exit code 1: a stall is over 10 % off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+import testbed
+from testbed.report.looks import look
+from testbed.report.numbers.disturbed import disturbed
+from testbed.report.numbers.labels import short
+from testbed.report.numbers.tables import markdown_table
+from testbed.report.numbers.wording import NONE, duration, is_missing
+
+KEYS = ["point", "system", "seed"]
+FIGURES = {"stall_s": "longest stall", "lost_s": "lost to faults", "recovery_s": "next step after a fault"}
+BOUND = 0.10
+FABRICS = ("virtual", "emulated")
+
+
+def measured(folder: Path) -> pd.DataFrame:
+    """What faults cost in each run of a series."""
+    series = testbed.load(folder)
+    assert isinstance(series, testbed.Series)
+    frames = [disturbed(run).assign(point=label) for label, run in zip(series.labels, series, strict=True)]
+    return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)[[*KEYS, *FIGURES]]
+
+
+def side_by_side(virtual: pd.DataFrame, emulated: pd.DataFrame) -> pd.DataFrame:
+    """A row for each run that both have; the emulated figure against the virtual one as `<figure>_off`."""
+    frame = virtual.merge(emulated, on=KEYS, suffixes=[f"_{name}" for name in FABRICS])
+    for name in FIGURES:
+        frame[f"{name}_off"] = frame[f"{name}_emulated"] / frame[f"{name}_virtual"] - 1
+    return frame
+
+
+def table(frame: pd.DataFrame) -> str:
+    heads = ["faults", "system", *(f"{head}: {fabric}" for head in FIGURES.values() for fabric in (*FABRICS, "off"))]
+    rows = []
+    for row in frame.to_dict("records"):
+        cells = []
+        for name in FIGURES:
+            figures = [row[f"{name}_{each}"] for each in (*FABRICS, "off")]
+            writers = (duration, duration, "{:+.1%}".format)
+            cells += [NONE if is_missing(it) else write(it) for it, write in zip(figures, writers, strict=True)]
+        rows.append([short(row["point"]), look(row["system"]).label, *cells])
+    return markdown_table(heads, rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("virtual", type=Path)
+    parser.add_argument("emulated", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("results/reference/faults-emulated"))
+    options = parser.parse_args()
+    frame = side_by_side(measured(options.virtual), measured(options.emulated))
+    options.out.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(options.out / "both.csv", index=False, float_format="%.5g")
+    (options.out / "both.md").write_text(table(frame) + "\n")
+    off = frame["stall_s_off"].abs()
+    print(table(frame))
+    print(f"longest stalls: median {off.median():.1%} off, worst {off.max():.1%}, of {len(frame)} runs")
+    return 1 if (off > BOUND).any() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
