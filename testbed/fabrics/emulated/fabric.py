@@ -13,6 +13,7 @@ from typing import Any
 from testbed.emulation import sandbox
 from testbed.emulation.network import EmulatedNetwork
 from testbed.emulation.trace_player import Lateness, TracePlayer
+from testbed.errors import InputError
 from testbed.experiment.assembly import Assembly, threads
 from testbed.fabrics.actors.actor import Place
 from testbed.fabrics.actors.engine import Engine
@@ -25,6 +26,7 @@ from testbed.roles.roles import Roles, kind_of
 from testbed.wan.trace import Change
 
 FIRST_PORT = 5500
+MOST_DILATION = 50.0  # unless it is asked for: at that the default run takes two hours
 FIT_MARGIN = 1.25  # the real math of a step must fit into the modelled time with this much to spare
 
 
@@ -176,6 +178,11 @@ def choose_dilation(assembly: Assembly) -> float:
     """The factor k: as the experiment says, or the smallest at which the real math fits the modelled device.
 
     All workers compute at the same time on this machine's cores, each on one thread.
+
+    Raises
+    ------
+    InputError
+        It would be so large that whoever did not ask for it would take the run for one that hangs.
     """
     compute = assembly.experiment.compute
     if compute.dilation != "auto":
@@ -188,7 +195,14 @@ def choose_dilation(assembly: Assembly) -> float:
     with threads(1):
         took_s = min(_timed(lambda: learner.gradient(task.initial, 0)) for _ in range(5))
     rounds = math.ceil(len(task.roles.workers) / len(os.sched_getaffinity(0)))
-    return max(1.0, math.ceil(10 * FIT_MARGIN * took_s * rounds / device.seconds(task.gradient_work)) / 10)
+    dilation = max(1.0, math.ceil(10 * FIT_MARGIN * took_s * rounds / device.seconds(task.gradient_work)) / 10)
+    if dilation > MOST_DILATION:
+        raise InputError(
+            f"compute.device: to play {len(task.roles.workers)} of '{compute.device}', this machine needs "
+            f"{dilation:,.0f} seconds for each of theirs; simulate the network instead (--fabric virtual), compute as "
+            'this machine does (compute.device = "measured"), or insist with compute.dilation'
+        )
+    return dilation
 
 
 def _timed(fn: Callable[[], object]) -> float:

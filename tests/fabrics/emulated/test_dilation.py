@@ -1,0 +1,27 @@
+"""How far an emulation is slowed down for a device that is faster than this machine."""
+
+from __future__ import annotations
+
+import pytest
+from small_runs import experiment
+
+from testbed.errors import InputError
+from testbed.experiment.assembly import Assembly
+from testbed.fabrics.emulated.fabric import MOST_DILATION, choose_dilation
+
+
+def chosen(**compute: object) -> float:
+    return choose_dilation(Assembly(experiment(compute=compute, model={"name": "cifarnet"})))
+
+
+def test_math_that_is_measured_needs_none_and_what_is_asked_for_is_taken(small_data: None) -> None:
+    assert chosen(device="measured") == 1
+    assert chosen(device="h100", dilation=300.0) == 300
+
+
+def test_a_slow_device_needs_little_and_a_fast_one_too_much_to_be_meant(small_data: None) -> None:
+    assert 1 <= chosen(device="k40") <= MOST_DILATION
+    with pytest.raises(
+        InputError, match=r"play 4 of 'h100', this machine needs [\d,]+ seconds .* \(--fabric virtual\)"
+    ):
+        chosen(device="h100")
