@@ -31,6 +31,7 @@ from testbed.cli import (
     run,
     sensitivity,
     shell,
+    timeline,
     trace,
     tune,
 )
@@ -49,6 +50,7 @@ COMMANDS = (
     plot,
     compare,
     report,
+    timeline,
     tune,
     sensitivity,
     bytes,

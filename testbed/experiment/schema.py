@@ -150,6 +150,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         number
     link_interval_s : bytes per link are recorded this often (at least every 10,000 s), inside the regions of virtual
         runs of over 64 hosts less
+    timeline_steps : of so many steps, the first, each computation and each message is recorded (`testbed timeline`)
     patience_s : bound of every wait that has no other, in emulation
     gate : probe the emulated links before a run, which does not start if they are not what the profile says
     """
@@ -164,6 +165,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probe_images: Count = 500
     stop_at_target: bool = False
     link_interval_s: Interval = 1.0
+    timeline_steps: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3
     patience_s: Patience = 300.0
     gate: bool = True
 

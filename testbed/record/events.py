@@ -51,6 +51,23 @@ class StepDone(Event, tag="step", frozen=True, kw_only=True):
     workers: Count = 1
 
 
+class Computed(Event, tag="computed", frozen=True, kw_only=True):
+    """In a timeline: `node` has computed `what` for `seconds` up to `time_s`, `codec_s` of them coding or decoding."""
+
+    what: str
+    seconds: float
+    codec_s: float = 0.0
+
+
+class Delivered(Event, tag="delivered", frozen=True, kw_only=True):
+    """In a timeline: a message of `peer`, sent at `sent_s`, has arrived at `node`; `nbytes` as TCP carries it."""
+
+    peer: str
+    kind: str
+    sent_s: float
+    nbytes: Count
+
+
 class Evaluated(Event, tag="evaluated", frozen=True, kw_only=True):
     """Test loss of one model, its accuracy (a fraction) where it has one, and other metrics of its data set by name.
 
@@ -222,6 +239,8 @@ class RunEnded(Event, tag="run-ended", frozen=True, kw_only=True):
 AnyEvent = (
     RunStarted
     | StepDone
+    | Computed
+    | Delivered
     | Evaluated
     | LinkBytes
     | Sent

@@ -136,7 +136,7 @@ class Life:
         while len(self._markers) < len(node.neighbours):
             self._over.clear()
             await self._over.wait()
-        node.record_sent()
+        node.ledger.record_sent()
 
 
 async def play(node: Node, begin: Begin, stop_at: int, deaths: Deaths | None, returns: bool) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from math import inf
@@ -26,8 +26,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from testbed.errors import PeerTimeout, ProtocolError
 from testbed.message import Message
-from testbed.record.events import Event, Sent, Size, StepDone
+from testbed.record.events import Event
 from testbed.roles.compute import Work
+from testbed.roles.ledger import Ledger
 from testbed.roles.mailbox import Mailbox, Reader
 from testbed.roles.roles import Roles
 from testbed.roles.trail import Hops, Parcel, Signal, Trail, extended, trail
@@ -37,7 +38,6 @@ from testbed.wan.plan import region_of
 T = TypeVar("T")
 P = ParamSpec("P")
 MARKER = "boundary"
-NANO = 9  # decimals of what is recorded of where time went: of millions of steps each digit is megabytes
 Probe = Callable[[str, int, float, Any], None]  # a role, steps it has completed, when, and its state then
 Charge = Work | Callable[[T], Work]  # known before a computation, or from its result
 
@@ -53,6 +53,7 @@ class Node(ABC):
     roles : who else takes part
     stop_at : the step at which the current segment ends (exclusive)
     at_rest : whether the steps and the background work of the current segment have ended
+    ledger : what it does, as the records have it
     pace : how fast it goes, where faults slow or stop it
     fate, mortal : what becomes of it where faults may kill it, and who else they may kill
     patience_s : bound of a wait that names no timeout of its own, seconds on the run's clock; None where the
@@ -63,33 +64,29 @@ class Node(ABC):
         self.name = name
         self.region = region_of(name)
         self.lps = f"{self.region}/lps"
+        self.ledger = Ledger(name, self.now, self.record)
         self.join(roles)
         self.patience_s = patience_s
         self.stop_at = 0
         self.at_rest = False
-        self.busy_s = 0.0  # compute time charged to this role so far, codecs apart
-        self.codec_s = 0.0
         self.probe: Probe | None = None  # where copies of this role's state go, every `probe_steps` steps
         self.probe_steps = 1
         self.pace: Pace | None = None  # where faults slow or stop this role
         self.fate: Fate | None = None
         self.mortal: frozenset[str] = frozenset()
         self._held: list[tuple[str, Message, Hops]] = []  # what has arrived while it stood still
-        self.noted: Collection[str] = ()  # kinds of messages whose sizes are recorded
-        self._noted: dict[str, int] = {}  # of each, the step of the last one
         self.mailbox = Mailbox(self.neighbours)
         self._tasks: list[asyncio.Task[None]] = []
         self._servers: list[asyncio.Task[None]] = []
         self._marked: set[str] = set()
         self._failure: asyncio.Future[None]
-        self._before_step_s = (0.0, 0.0)  # busy_s and codec_s when the last step was done
 
     def join(self, roles: Roles) -> None:
         """Take part in a run of `roles`, which may join this role to some of its neighbours only."""
         self.roles = roles
         self.neighbours = roles.neighbours(self.name)
         self._far = {peer for peer in self.neighbours if region_of(peer) != self.region}
-        self._sent = {peer: [0, 0] for peer in self.neighbours}  # messages and bytes, this segment
+        self.ledger.begin(self.neighbours)
 
     # What a fabric decides
 
@@ -124,11 +121,6 @@ class Node(ABC):
     def call_later(self, seconds: float, fn: Callable[[], None]) -> asyncio.TimerHandle:
         """Call `fn` when `seconds` of the run's clock have passed, unless the handle is cancelled before."""
 
-    def charge(self, work: Work, seconds: float) -> None:
-        """Count the time that a computation took."""
-        self.codec_s += seconds * work.coding_share
-        self.busy_s += seconds * (1 - work.coding_share)
-
     # The neighbours by what they are
 
     @property
@@ -160,26 +152,15 @@ class Node(ABC):
 
     async def send(self, peer: str, message: Message) -> None:
         """Send a message; returns once the transport has taken it, which its bounded queue may delay."""
-        sent = self._sent[peer]
-        sent[0] += 1
-        sent[1] += message.nbytes
-        if message.kind in self.noted:
-            self._note(message)
+        self.ledger.sent(peer, message)
         await self._transmit(peer, (message, (self.now(), trail.get().hops)))
-
-    def _note(self, message: Message) -> None:
-        """Record the size of a message, once for all that it is sent to."""
-        if self._noted.get(message.kind) == message.step:
-            return
-        self._noted[message.kind] = message.step
-        sizes = [buffer.nbytes for buffer in message.buffers]
-        self.record(Size(time_s=self.now(), node=self.name, step=message.step, kind=message.kind, buffers=sizes))
 
     def arrived(self, peer: str, parcel: Parcel) -> None:
         """A fabric hands in what has come from `peer` at this moment."""
         message, stamp = parcel
         if self.fate is not None and not self.fate.takes(peer, message):
             return
+        self.ledger.arrived(peer, message, stamp[0])
         now_s = self.now()
         hops = extended(stamp, now_s, peer in self._far)
         if self.pace is not None and (self._held or self.pace.awake_s(now_s) > now_s):
@@ -349,6 +330,7 @@ class Node(ABC):
         while state.step < self.stop_at:
             if state.step == 0:
                 self._probe(state)
+            self.ledger.step(state.step)
             yield state.step
             state.step += 1
             self._probe(state)
@@ -382,21 +364,7 @@ class Node(ABC):
 
     def step_done(self, step: int, loss: float) -> None:
         """Record that this worker has finished `step` with its local training loss, and where its time went."""
-        busy_s, codec_s = self.busy_s - self._before_step_s[0], self.codec_s - self._before_step_s[1]
-        self._before_step_s = (self.busy_s, self.codec_s)
-        lan_s, wan_s = trail.get().take()
-        self.record(
-            StepDone(
-                time_s=self.now(),
-                node=self.name,
-                step=step,
-                loss=loss,
-                compute_s=round(busy_s, NANO),
-                codec_s=round(codec_s, NANO),
-                lan_s=round(lan_s, NANO),
-                wan_s=round(wan_s, NANO),
-            )
-        )
+        self.ledger.step_done(step, loss, *trail.get().take())
 
     async def play(self, role: Coroutine[Any, Any, None], stop_at: int) -> None:
         """Run one segment of `role`, background work included, and come to rest (rule 3)."""
@@ -409,18 +377,12 @@ class Node(ABC):
             done, _ = await asyncio.wait({main, self._failure}, return_when=asyncio.FIRST_COMPLETED)
             for finished in done:
                 finished.result()
-            self.record_sent()
+            self.ledger.record_sent()
         finally:
             self._failure.cancel()
             for task in (main, *self._tasks, *self._servers):
                 task.cancel()
             self._tasks, self._servers = [], []
-
-    def record_sent(self) -> None:
-        """Record what has been sent to each neighbour since the last time."""
-        for peer, (messages, nbytes) in self._sent.items():
-            self.record(Sent(time_s=self.now(), node=self.name, peer=peer, messages=messages, nbytes=nbytes))
-            self._sent[peer] = [0, 0]
 
     async def _segment(self, role: Coroutine[Any, Any, None]) -> None:
         trail.set(Trail())

@@ -77,6 +77,7 @@ def write_run(
         "topology": {"regions": ["us-west-1", "us-east-1"], "workers_per_region": 4},
         "target": {"loss": 1.8, "window": 10} if target is None else target,
         "systems": {system: {} for system in systems},
+        "run": {"timeline_steps": 3},
     }
     info = RunInfo(
         target="cifarnet",

@@ -165,7 +165,7 @@ def test_compute_runs_at_once_and_its_time_passes_afterwards() -> None:
     async def worker(node: Node) -> None:
         result = await node.compute(Work(flops=90e9), lambda: done.append(("ran", node.now())) or 7)
         done.append((f"got {result}", node.now()))
-        assert node.busy_s == node.now()
+        assert node.ledger.busy_s == node.now()
 
     play({"a/w0": worker})
     assert done == [("ran", 0.0), ("got 7", pytest.approx(2.0005))]  # an M60's 45 GFLOP/s, and 0.5 ms to launch

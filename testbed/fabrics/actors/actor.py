@@ -93,7 +93,7 @@ class EmulatedNode(Node):
         work = work(result) if callable(work) else work
         needed_s = took_s / self._dilation if self._device is None else self._device.seconds(work)
         spent_s = self.lasting(needed_s, now_s)
-        self.charge(work, spent_s)
+        self.ledger.charged(work, spent_s, now_s, fn)
         allowed_s = spent_s * self._dilation
         if took_s > allowed_s + OVERRUN_TOLERANCE_S:
             late = Overrun(time_s=self.now(), node=self.name, allowed_s=allowed_s, took_s=took_s)
@@ -163,6 +163,7 @@ class RoleActor:
     async def segment(self, stop_at: int, monotonic_s: float, clock_s: float) -> float:
         """Play the role until step `stop_at`; the run's clock shows `clock_s` at `monotonic_s`. Returns the clock."""
         self._node.set_clock(monotonic_s, clock_s)
+        self._node.ledger.timeline_steps = 0 if clock_s else self._assembly.experiment.run.timeline_steps
         await asyncio.sleep(max(monotonic_s - monotonic(), 0.0))
         schedule = self._assembly.experiment.schedule
         deaths = schedule.deaths_of(self._place.role) if schedule else None

@@ -30,6 +30,7 @@ class Virtual(FabricKind):
             experiment.schedule,
             experiment.network,
             experiment.run.patience_s,
+            experiment.run.timeline_steps,
         )
 
     def cannot_play(self, experiment: Experiment) -> str:

@@ -67,7 +67,7 @@ class VirtualNode(Node):
         work = work(result) if callable(work) else work
         spent_s = perf_counter() - began_s if self._device is None else self._device.seconds(work)
         spent_s = self.lasting(spent_s, self.now())
-        self.charge(work, spent_s)
+        self.ledger.charged(work, spent_s, self.now(), fn)
         await asyncio.sleep(spent_s)
         return result
 
@@ -93,6 +93,7 @@ class VirtualFabric(Fabric):
     schedule : what changes over the run
     tcp : what TCP costs; None for nothing
     patience_s : bound of a wait in which nothing happens but what the schedule has
+    timeline_steps : of so many steps each computation and message is recorded, unless there are more than `FEW_HOSTS`
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class VirtualFabric(Fabric):
         schedule: Schedule | None = None,
         tcp: Tcp | None = None,
         patience_s: float = inf,
+        timeline_steps: int = 0,
     ) -> None:
         self.record = self.observe = lambda event: None
         self.messages = 0  # sent in all segments so far
@@ -112,6 +114,7 @@ class VirtualFabric(Fabric):
         self._link_interval_s = link_interval_s
         self._schedule = schedule or Schedule(None)
         self._tcp, self._patience_s = tcp, patience_s
+        self._timeline_steps = timeline_steps if len(plan.hosts) <= FEW_HOSTS else 0
         self._system: System
         self._states: dict[str, Any] = {}
         self._clock_s = 0.0
@@ -168,6 +171,7 @@ class VirtualFabric(Fabric):
             if name in folds:
                 record = of_each(folds[name], record)
             nodes[name] = VirtualNode(name, self._system.task.roles, self._compute, network, loop, record)
+            nodes[name].ledger.timeline_steps = 0 if self._clock_s else self._timeline_steps
             nodes[name].pace, nodes[name].mortal = self._schedule.pace_of(name), self._schedule.mortal
         self._let_probe(nodes)
         for node in nodes.values():

@@ -19,7 +19,7 @@ import msgspec
 
 from testbed.errors import ProtocolError
 from testbed.message import Message
-from testbed.record.events import Event, Sent, StepDone
+from testbed.record.events import Delivered, Event, Sent, StepDone
 from testbed.roles.roles import kind_of
 from testbed.roles.trail import Parcel, Stamp
 from testbed.systems import System
@@ -88,7 +88,7 @@ def of_each(members: Sequence[str], record: Callable[[Event], None]) -> Callable
             return
         for number, member in enumerate(members):
             of_it = msgspec.structs.replace(event, node=member)
-            if isinstance(event, Sent):
+            if isinstance(event, Sent | Delivered):
                 of_it = msgspec.structs.replace(of_it, peer=_shifted(event.peer, number, len(members)))
             record(of_it)
 

@@ -286,7 +286,7 @@ class System(ABC):
 
     def role(self, node: Node, state: Any) -> Any:
         """The coroutine of `node`'s role."""
-        node.noted = self.varying
+        node.ledger.noted = self.varying
         play = {"worker": self.worker, "lps": self.lps, "gs": self.global_server}[kind_of(node.name)]
         return play(node, state)
 

@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 from testbed.errors import InputError
 from testbed.record import frames, lines
-from testbed.record.events import Bits, Evaluated, Event, Exchange, Faulted, StepDone, Threshold
+from testbed.record.events import Bits, Computed, Delivered, Evaluated, Event, Exchange, Faulted, StepDone, Threshold
 from testbed.record.info import DataInfo, LinkInfo
 from testbed.record.reader import load
 from testbed.report import looks
@@ -60,6 +60,9 @@ def whole(make_run: MakeRun) -> Path:
         cut = {"fault": 0, "kind": "cut", "about": "cut us-west-1=us-east-2"}
         met = (Faulted(time_s=1.0, **cut), Faulted(time_s=2.0, over=True, **cut))
         add(folder, system, Evaluated(time_s=1.0, step=1, model="full", loss=2.0, accuracy=0.2, images=10), *met)
+        ends = {"peer": "us-west-1/w0", "node": "us-west-1/lps"}
+        add(folder, system, Computed(time_s=0.5, node="us-west-1/w0", what="gradient", seconds=0.5))
+        add(folder, system, Delivered(time_s=0.9, kind="gradient", sent_s=0.5, nbytes=100, **ends))
     return folder
 
 

@@ -1,0 +1,43 @@
+"""The sub-command `testbed timeline`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from testbed.cli.options import RUN, Commands
+
+EXAMPLES = f"""\
+examples:
+  testbed timeline {RUN} weightgrad -o weightgrad.json
+  testbed plot {RUN} timeline
+
+Open the file at https://ui.perfetto.dev or https://www.speedscope.app (both read it in the browser, nothing is
+uploaded), or in Chrome at chrome://tracing."""
+
+
+def add(commands: Commands) -> None:
+    """Add the sub-command."""
+    text = "write a system's first steps as a trace file for Perfetto, Chrome or speedscope"
+    command = commands.add("timeline", _timeline, text, EXAMPLES)
+    command.add_argument("run", type=Path, help="results/<target>/<run>")
+    command.add_argument("system", nargs="?", default="", help="one of the run's (its first)")
+    command.add_argument("--seed", type=int, help="one of the run's (its first)")
+    command.add_argument("-o", "--out", type=Path, metavar="FILE", help="where it goes (RUN/timeline-SYSTEM.json)")
+
+
+def _timeline(options: argparse.Namespace) -> int:
+    import msgspec
+
+    from testbed.files import write_whole
+    from testbed.record.reader import load
+    from testbed.report.numbers.timeline import chosen
+    from testbed.report.trace_events import trace_events
+
+    run = load(options.run)
+    it = chosen(run, options.system, options.seed)
+    [result] = [one for one in run.results if (one.system, one.seed) == (it.system, it.seed)]
+    path = options.out or options.run / f"timeline-{it.system}.json"
+    write_whole(path, msgspec.json.encode(trace_events(it, result.links)).decode())
+    print(f"written: {path}: {len(it.steps_s)} steps, {len(it.computed)} computations, {len(it.messages)} messages")
+    return 0
