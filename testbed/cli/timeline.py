@@ -10,10 +10,11 @@ from testbed.cli.options import RUN, Commands
 EXAMPLES = f"""\
 examples:
   testbed timeline {RUN} weightgrad -o weightgrad.json
-  testbed plot {RUN} timeline
+  testbed timeline {RUN} --seed 1 -o baseline.perfetto-trace
+  testbed plot {RUN} --kind timeline
 
-Open the file at https://ui.perfetto.dev or https://www.speedscope.app (both read it in the browser, nothing is
-uploaded), or in Chrome at chrome://tracing."""
+A file called *.perfetto-trace is one of Perfetto's own, any other is JSON. Open it at https://ui.perfetto.dev or
+https://www.speedscope.app (both read it in the browser, nothing is uploaded), or in Chrome at chrome://tracing."""
 
 
 def add(commands: Commands) -> None:
@@ -23,7 +24,13 @@ def add(commands: Commands) -> None:
     command.add_argument("run", type=Path, help="results/<target>/<run>")
     command.add_argument("system", nargs="?", default="", help="one of the run's (its first)")
     command.add_argument("--seed", type=int, help="one of the run's (its first)")
-    command.add_argument("-o", "--out", type=Path, metavar="FILE", help="where it goes (RUN/timeline-SYSTEM.json)")
+    command.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where it goes (RUN/timeline-SYSTEM.json); .perfetto-trace: as protocol buffers",
+    )
 
 
 def _timeline(options: argparse.Namespace) -> int:
@@ -32,12 +39,14 @@ def _timeline(options: argparse.Namespace) -> int:
     from testbed.files import write_whole
     from testbed.record.reader import load
     from testbed.report.numbers.timeline import chosen
+    from testbed.report.perfetto_trace import SUFFIXES, perfetto_trace
     from testbed.report.trace_events import trace_events
 
     run = load(options.run)
     it = chosen(run, options.system, options.seed)
     [result] = [one for one in run.results if (one.system, one.seed) == (it.system, it.seed)]
     path = options.out or options.run / f"timeline-{it.system}.json"
-    write_whole(path, msgspec.json.encode(trace_events(it, result.links)).decode())
+    content = trace_events(it, result.links)
+    write_whole(path, perfetto_trace(content) if path.suffix in SUFFIXES else msgspec.json.encode(content))
     print(f"written: {path}: {len(it.steps_s)} steps, {len(it.computed)} computations, {len(it.messages)} messages")
     return 0

@@ -16,6 +16,7 @@ from testbed.report.numbers.timeline import Timeline
 from testbed.wan.plan import region_of
 
 RUN, MESSAGES, LINKS = "run", "messages on their way", "links"  # processes beside the regions
+SHORTEST_S = 1e-8  # what is shorter is the rounding of times to nanoseconds
 CODING = 0.5  # from this share on a computation is one of coding
 
 
@@ -64,12 +65,12 @@ def _computed(timeline: Timeline) -> Iterator[dict[str, Any]]:
     for role in timeline.roles:
         process, free_s = region_of(role), 0.0
         for it in timeline.computed[timeline.computed["node"] == role].sort_values("begin_s").itertuples():
-            if it.begin_s > free_s:
+            if it.begin_s > free_s + SHORTEST_S:
                 yield _slice(process, role, "waiting", free_s, it.begin_s, cat="waiting")
             kind = "coding" if it.codec_s > CODING * (it.end_s - it.begin_s) else "computing"
             yield _slice(process, role, it.what or kind, it.begin_s, it.end_s, cat=kind)
             free_s = max(free_s, it.end_s)
-        if free_s < timeline.end_s:
+        if free_s + SHORTEST_S < timeline.end_s:
             yield _slice(process, role, "waiting", free_s, timeline.end_s, cat="waiting")
 
 

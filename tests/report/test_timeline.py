@@ -79,6 +79,33 @@ def test_the_trace_file_has_a_track_a_role_and_an_arrow_a_message(run: Run, tmp_
         assert all(a + took <= b + 0.01 for (a, took), (b, _) in pairwise(own)), role
 
 
+def test_perfettos_own_types_read_the_same_steps(run: Run, tmp_path: Path) -> None:
+    pb = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+    path = tmp_path / "it.perfetto-trace"
+    assert main(["timeline", str(run.folder), "terngrad", "-o", str(path)]) == 0
+    trace = pb.Trace.FromString(path.read_bytes())
+    names = {packet.track_descriptor.uuid: packet.track_descriptor for packet in trace.packet}
+    open_s: dict[int, list[tuple[str, float]]] = {}
+    slices: dict[str, list[tuple[str, float]]] = {}
+    flows: dict[int, list[float]] = {}
+    for packet in trace.packet:
+        event, at_s = packet.track_event, packet.timestamp / 1e9
+        if event.type == event.TYPE_SLICE_BEGIN:
+            open_s.setdefault(event.track_uuid, []).append((event.name, at_s))
+        elif event.type == event.TYPE_SLICE_END:
+            name, since_s = open_s[event.track_uuid].pop()
+            slices.setdefault(names[event.track_uuid].name, []).append((name, at_s - since_s))
+        for number in (*event.flow_ids, *event.terminating_flow_ids):
+            flows.setdefault(number, []).append(at_s)
+    assert not any(open_s.values())
+    [result] = [one for one in run.results if one.system == "terngrad"]
+    steps_s = np.diff([0.0, *result.steps["time_s"][:3]])
+    assert [took_s for _, took_s in slices["steps"]] == pytest.approx(list(steps_s), abs=1e-8)
+    it = chosen(run, "terngrad")
+    expected = sorted(it.messages["arrived_s"] - it.messages["sent_s"])
+    assert sorted(end - begin for begin, end in flows.values()) == pytest.approx(expected, abs=1e-8)
+
+
 def test_the_command_writes_it_and_refuses_what_is_not_there(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["timeline", str(run.folder), "weightgrad"]) == 0
     assert "3 steps" in capsys.readouterr().out
