@@ -36,6 +36,10 @@ class Timeline:
     roles: list[str]
 
     @property
+    def workers(self) -> list[str]:
+        return [role for role in self.roles if kind_of(role) == "worker"]
+
+    @property
     def end_s(self) -> float:
         return self.steps_s[-1]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from testbed.record.reader import Run
-from testbed.report.numbers import disturbed
+from testbed.report.numbers import disturbed, why
 from testbed.report.numbers.compare import Comparison
 from testbed.report.numbers.sentences import caveats, conditions, fidelity, headlines, title
 from testbed.report.numbers.summary import aggregate
@@ -28,6 +28,9 @@ def markdown(run: Run, frame: pd.DataFrame) -> str:
         parts.append("Mean over the seeds ± half its 95 % interval (Student's t); each seed is in summary.csv.")
     if cells := disturbed.rows(run):
         parts += ["## Under faults", markdown_table(disturbed.HEADS, cells), disturbed.NOTE]
+    if told := why.of_systems(run):
+        parts += [f"## {why.HEAD}", "\n".join(f"- {markdown_text(it.sentence)}" for it in told)]
+        parts += [markdown_table(*why.rows(told)), why.NOTE]
     parts += markdown_beside(beside.HEADS, beside.paper_rows(run, frame), beside.setting(run))
     parts.append("![comparison](comparison.png)")
     if (run.folder / REPLAY).is_file():
