@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count, groupby
 from math import floor, inf
 from zlib import crc32
@@ -99,7 +98,11 @@ class Schedule:
         concerning = [number for number in self._killing if role in self._roles[number]]
         if not concerning:
             return None
-        return Deaths(partial(self._turns, concerning, -1.0), lambda number: self._faults[number].fresh)
+
+        def turns() -> Iterator[Turn]:
+            return (each for each in self._turns(concerning, -1.0) if isinstance(each, Turn))
+
+        return Deaths(turns, lambda number: self._faults[number].fresh)
 
     @property
     def _killing(self) -> list[int]:
@@ -128,8 +131,7 @@ class Schedule:
         states = {pair: self._state(pair, base, active, clock_s) for pair in self.pairs}
         traced = self._trace.after(clock_s) if self._trace else iter(())
         turns = self._turns(range(len(self._faults)), clock_s)
-        draws = self._draws(range(len(self._faults)), clock_s)
-        merged: Iterator[Change | Turn | Draw] = heapq.merge(traced, turns, draws, key=lambda each: each.time_s)
+        merged: Iterator[Change | Turn | Draw] = heapq.merge(traced, turns, key=lambda each: each.time_s)
         for time_s, together in groupby(merged, key=lambda each: each.time_s):
             touched: dict[Pair, bool] = {}  # and whether the trace does
             for each in together:
@@ -175,31 +177,23 @@ class Schedule:
                     break
         return found
 
-    def _turns(self, numbers: Collection[int], clock_s: float) -> Iterator[Turn]:
-        """When these faults begin and are over, from `clock_s` on."""
+    def _turns(self, numbers: Iterable[int], clock_s: float) -> Iterator[Turn | Draw]:
+        """When these faults begin, are drawn anew, and are over, from `clock_s` on."""
         each = (self._turns_of(number, clock_s) for number in numbers)
         return heapq.merge(*each, key=lambda turn: turn.time_s)
 
-    def _turns_of(self, number: int, clock_s: float) -> Iterator[Turn]:
+    def _turns_of(self, number: int, clock_s: float) -> Iterator[Turn | Draw]:
         fault = self._faults[number]
         for begins_s, over_s in fault.spans(number):
-            for time_s, over in ((begins_s, False), (over_s, True)):
-                if clock_s < time_s < inf:
-                    yield Turn(time_s, number, fault.name, fault.about, over)
-
-    def _draws(self, numbers: Iterable[int], clock_s: float) -> Iterator[Draw]:
-        """When those of these faults that vary are drawn anew while they are in force, from `clock_s` on."""
-        return heapq.merge(*(self._draws_of(number, clock_s) for number in numbers), key=lambda draw: draw.time_s)
-
-    def _draws_of(self, number: int, clock_s: float) -> Iterator[Draw]:
-        fault = self._faults[number]
-        if fault.varies_s == inf:
-            return
-        for begins_s, over_s in fault.spans(number):
-            for nth in count(_nth(fault, max(begins_s, clock_s)) + 1):
-                if nth * fault.varies_s >= over_s:
-                    break
-                yield Draw(nth * fault.varies_s, number)
+            if clock_s < begins_s < inf:
+                yield Turn(begins_s, number, fault.name, fault.about, over=False)
+            if fault.varies_s < inf:
+                for nth in count(_nth(fault, max(begins_s, clock_s)) + 1):
+                    if nth * fault.varies_s >= over_s:
+                        break
+                    yield Draw(nth * fault.varies_s, number)
+            if clock_s < over_s < inf:
+                yield Turn(over_s, number, fault.name, fault.about, over=True)
 
     def _as_now(self, number: int, whom: str, now_s: float) -> Fault:
         """A fault as it is for a link or a role at a moment: the same in whatever process it is asked."""
@@ -211,9 +205,7 @@ class Schedule:
     def _paces(self, numbers: Sequence[int], role: str) -> Iterator[tuple[float, float]]:
         """From when on a role that these faults slow has which pace."""
         active: set[int] = set()
-        turns, draws = self._turns(numbers, -1.0), self._draws(numbers, -1.0)
-        merged: Iterator[Turn | Draw] = heapq.merge(turns, draws, key=lambda each: each.time_s)
-        for each in merged:
+        for each in self._turns(numbers, -1.0):
             if isinstance(each, Turn):
                 (active.discard if each.over else active.add)(each.number)
             pace = 1.0

@@ -139,6 +139,11 @@ def test_jitter_is_drawn_anew_for_each_direction_and_the_same_for_who_comes_late
     ]
 
 
+def test_one_that_is_over_before_it_is_ever_drawn_anew_comes_again_and_again():
+    it = schedule("jitter a=b ms=10 hold_s=7 at 14s for 1s every 21s")  # a draw falls on each beginning, none inside
+    assert [each.time_s for each in islice(it.after(0.0), 12) if isinstance(each, Turn)] == [14, 15, 35, 36]
+
+
 def test_stragglers_come_and_go_when_their_factor_has_a_spread():
     it = schedule("slow a factor=2 spread=0.5 hold_s=1 seed=3 at 0s")
     times = {}
