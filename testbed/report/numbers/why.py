@@ -221,13 +221,15 @@ class Why:
     ----------
     step_s : seconds of a step
     parts : of it, by `PARTS`
-    pieces : the critical path of the last step, in order of time
+    pieces : of the critical paths of all these steps
+    last : the critical path of the last step, in order of time
     """
 
     system: str
     step_s: float
     parts: Mapping[str, float]
     pieces: Sequence[Piece]
+    last: Sequence[Piece]
     paths: Paths
 
     @property
@@ -242,8 +244,9 @@ class Why:
         said = f"{look(self.system).label}'s step takes {duration(self.step_s)}"
         said += f": {percent(self.parts[self.main] / self.step_s)} of it is {PARTS[self.main]}, most at {piece.where}"
         if self.main.endswith("propagation"):
-            crossed = sum(self.main in piece.parts for piece in self.pieces)
-            said += f" ({crossed} messages one after the other, {duration(piece.parts[self.main])} each way)"
+            crossed = sum(self.main in piece.parts for piece in self.last)
+            said += f" ({duration(piece.parts[self.main])} each way"
+            said += f", {crossed} messages one after the other)" if crossed > 1 else ")"
         elif piece.peer:
             rate_mbit = 8e-6 * self.paths.rate_of(piece)
             said += f" ({size(piece.nbytes)} at {number(rate_mbit)} Mbit/s)"
@@ -259,16 +262,17 @@ def why(run: Run, it: Timeline) -> Why:
     paths = Paths(it, run.info.network)
     steps = list(range(len(it.steps_s)))[1:] or [0]
     pieces = {step: paths.of_step(step)[::-1] for step in steps}
-    parts = shares([piece for path in pieces.values() for piece in path])
-    each = {part: seconds / len(steps) for part, seconds in parts.items()}
-    return Why(it.system, sum(each.values()), each, pieces[steps[-1]], paths)
+    together = [piece for path in pieces.values() for piece in path]
+    each = {part: seconds / len(steps) for part, seconds in shares(together).items()}
+    return Why(it.system, sum(each.values()), each, together, pieces[steps[-1]], paths)
 
 
 def of_systems(run: Run) -> list[Why]:
     """Of each of a run's systems, its first seed, whose record has a timeline."""
     firsts = {one.system: one for one in reversed(run.results)}
     found = (timeline(run, firsts[system]) for system in dict.fromkeys(one.system for one in run.results))
-    return [why(run, it) for it in found if it is not None and it.workers]
+    told = [why(run, it) for it in found if it is not None and it.workers]
+    return [it for it in told if it.parts]
 
 
 def rows(found: Sequence[Why]) -> tuple[list[str], list[list[str]]]:
@@ -285,7 +289,7 @@ def rows(found: Sequence[Why]) -> tuple[list[str], list[list[str]]]:
 
 def path_rows(it: Why) -> tuple[list[str], list[list[str]]]:
     """Heads and cells of the last step's critical path, piece by piece."""
-    began_s = it.pieces[0].begin_s if it.pieces else 0.0
+    began_s = it.last[0].begin_s if it.last else 0.0
     cells = [
         [
             duration(piece.begin_s - began_s),
@@ -298,6 +302,6 @@ def path_rows(it: Why) -> tuple[list[str], list[list[str]]]:
                 if seconds > LEAST * it.step_s
             ),
         ]
-        for piece in it.pieces
+        for piece in it.last
     ]
     return ["at", "takes", "where", "what", "of it"], cells

@@ -13,7 +13,7 @@ import pandas as pd
 from testbed.files import write_whole
 from testbed.record.info import RunInfo, probes_of
 from testbed.record.reader import Run
-from testbed.report.numbers import prices
+from testbed.report.numbers import disturbed, prices, why
 from testbed.report.numbers.asked import Target, experiment_of, flat, is_modelled, timing_only
 from testbed.report.numbers.compare import compare
 from testbed.report.numbers.sentences import caveats, conditions, fidelity, headlines, title, verdict
@@ -72,6 +72,10 @@ def _facts(run: Run, frame: pd.DataFrame) -> dict[str, Any]:
         "several": frame["seed"].nunique() > 1,
         "details": compared_tables(compare([run])) if len(frame) else {},
         "prices": prices.sources() if any(wan_only(one.link_bytes) for one in run.results) else (),
+        "faults": disturbed.rows(run),
+        "faults_heads": disturbed.HEADS,
+        "faults_note": disturbed.NOTE,
+        "why": _why(run),
         "papers": paper_rows(run, frame),
         "links": _links(info),
         "gate": _gate(info),
@@ -85,6 +89,20 @@ def _facts(run: Run, frame: pd.DataFrame) -> dict[str, Any]:
         "settings": [(key, NONE if value is None else str(value)) for key, value in flat(info.experiment)],
         "environment": _environment(info),
         "missing": run.missing,
+    }
+
+
+def _why(run: Run) -> dict[str, Any]:
+    """Why a step of each system takes as long; nothing where the record has no timeline."""
+    if not (found := why.of_systems(run)):
+        return {}
+    heads, cells = why.rows(found)
+    return {
+        "head": why.HEAD,
+        "said": [it.sentence for it in found],
+        "heads": heads,
+        "cells": cells,
+        "note": why.NOTE,
     }
 
 

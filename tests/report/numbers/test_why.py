@@ -13,6 +13,7 @@ from testbed.cli import main
 from testbed.record.reader import Run, load
 from testbed.report.numbers import why
 from testbed.report.numbers.summary import summarize
+from testbed.report.page.html import page
 from testbed.report.page.markdown import markdown
 
 pytestmark = pytest.mark.slow
@@ -92,11 +93,21 @@ def test_the_parts_add_up_and_those_of_links_are_size_over_rate_and_delay(
         assert piece.parts[f"{kind_of_link}-tcp"] < 1e-3 * (piece.end_s - piece.begin_s) + 1e-7, piece
 
 
+def test_what_takes_longest_may_be_in_one_of_the_steps_only(small_data: None, tmp_path: Path) -> None:
+    """DiLoCo's regions exchange after the second of these three steps, over long round trips."""
+    far = {"rtt_factor": 50.0, "wan_factor": 50.0}
+    run = played(tmp_path, systems={"diloco": {"local_steps": 2}}, topology=far)
+    [it] = why.of_systems(run)
+    assert it.main == "wan-propagation" and not any(it.main in piece.parts for piece in it.last)
+    assert "propagation across the WAN, most at" in it.sentence and "each way)" in it.sentence
+
+
 def test_it_is_part_of_the_summary_and_a_command(
     small_data: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = played(tmp_path, systems={"baseline": {}, "terngrad": {}})
     assert "Baseline's step takes" in markdown(run, summarize(run)).partition(f"## {why.HEAD}")[2]
+    assert "Baseline&#39;s step takes" in page(run, summarize(run), []).partition(why.HEAD)[2]
     capsys.readouterr()
     assert main(["explain", str(run.folder), "terngrad"]) == 0
     told = capsys.readouterr().out
