@@ -309,15 +309,17 @@ def test_iperf3_follows_a_trace(tmp_path: Path) -> None:
     # iperf3 starts somewhat later than the trace; seconds in which the rate changes, or TCP starts, have no one rate.
     steps = [(0, LINK.goodput_mbit), *rates]
     due = [next(mbit for at_s, mbit in reversed(steps) if at_s <= second) for second in range(26)]
+    # A second that iperf3 itself reads late, of which there may be one, lacks what the next one has too much.
     errors = [
-        max(
+        sorted(
             abs(seen[k] / due[k + late] - 1)
             for k in range(2, 22)
             if len({due[k + late - 1], due[k + late], due[k + late + 1]}) == 1
         )
         for late in (1, 2)
     ]
-    assert min(errors) < 0.05, seen
+    assert min(each[-3] for each in errors) < 0.05, seen
+    assert min(sum(each) / len(each) for each in errors) < 0.02, seen
 
 
 @pytest.mark.full
