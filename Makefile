@@ -115,7 +115,7 @@ reference: setup-dev  ## the network's fidelity; cifarnet emulated, virtual and 
 	mkdir -p results/reference/fidelity build/reference/replay
 	cp build/reference/emulated/fidelity/weightgrad-ec2/* results/reference/fidelity/
 	cp -r build/reference/emulated/fidelity build/reference/replay/
-	$(TESTBED) run cifarnet --fabric mininet --seeds 0,1,2 --out build/reference/emulated
+	$(TESTBED) run cifarnet --fabric mininet --seeds 0,1,2 --out build/reference/emulated --quiet
 	$(TESTBED) run cifarnet --fabric mininet --trace topologies/traces/outage.csv --out build/reference/replay
 	$(TESTBED) run cifarnet --fabric virtual --set compute.device=m60 --out build/reference/virtual
 	$(MAKE) reference-reports
