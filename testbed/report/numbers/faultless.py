@@ -43,14 +43,19 @@ def against_faultless(runs: Mapping[str, Run], frames: Mapping[str, pd.DataFrame
     if plain is None:
         return pd.DataFrame()
     keys = ["system", "seed"]
-    base = frames[plain].set_index(keys)[list(RATIOS)]
+    base = _times(frames[plain]).set_index(keys)[list(RATIOS)]
     parts = []
     for label, frame in frames.items():
         if label == plain:
             continue
-        ratios = frame.set_index(keys)[list(RATIOS)].div(base).rename(columns=RATIOS).reset_index()
+        ratios = _times(frame).set_index(keys)[list(RATIOS)].div(base).rename(columns=RATIOS).reset_index()
         parts.append(ratios.merge(disturbed(runs[label]), on=keys, how="left").assign(point=label))
     return pd.concat(parts, ignore_index=True)
+
+
+def _times(frame: pd.DataFrame) -> pd.DataFrame:
+    """A summary in which who has not done all steps has no time for them."""
+    return frame.assign(time_s=frame["time_s"].where(frame["status"] == "finished"))
 
 
 def rows(frame: pd.DataFrame, short: Mapping[str, str]) -> list[list[str]]:

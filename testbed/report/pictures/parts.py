@@ -73,6 +73,7 @@ def legend(figure: Figure, handles: Sequence[Any], columns: int = LEGEND_COLUMNS
     figure.legend(
         handles=list(handles),
         loc="outside lower left",
+        frameon=False,
         ncols=columns,
         handlelength=2.4,
         columnspacing=1.2,
