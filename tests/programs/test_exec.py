@@ -290,36 +290,41 @@ def test_a_host_that_writes_a_gigabyte_does_not_hold_up_the_others(tmp_path: Pat
     assert (tmp_path / "x/logs/us-west-1-h0.log").stat().st_size == 10**9
 
 
-@pytest.mark.full
-@pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
-def test_iperf3_follows_a_trace(tmp_path: Path) -> None:
-    rates = [(6, 20.0), (12, 80.0), (18, 40.0)]
+def worst_second(folder: Path, rates: Sequence[tuple[int, float]]) -> float:
+    """How far a second of iperf3's report is off at most while the WAN follows a trace of these rates."""
+    trace, log = folder.with_suffix(".csv"), folder / "logs/us-east-1-h0.log"
     rows = [f"{at_s},us-west-1,us-east-1,{mbit}" for at_s, mbit in rates]
-    (tmp_path / "it.csv").write_text("\n".join(["# end: hold", "time_s,src_region,dst_region,goodput_mbit", *rows]))
+    trace.write_text("\n".join(["# end: hold", "time_s,src_region,dst_region,goodput_mbit", *rows]))
     client = "sleep 1; exec iperf3 -c us-east-1 -t 24"
     script = f"if [ $TESTBED_REGION = us-east-1 ]; then exec iperf3 -s -1 -J; else {client}; fi"
-    stolen = Stolen()
-    options = ("--trace", str(tmp_path / "it.csv"))
-    status, _, err = ended(start_exec(tmp_path / "x", TWO, "sh", "-c", script, options=options))
+    status, _, err = ended(start_exec(folder, TWO, "sh", "-c", script, options=("--trace", str(trace))))
     assert status == 0, err
-    told = json.loads((tmp_path / "x/logs/us-east-1-h0.log").read_text())
-    seen = [one["sum"]["bits_per_second"] / 1e6 for one in told["intervals"]]
-    if stolen.share > MUCH_STOLEN:
-        pytest.skip("the machine had no time for its timers, which says nothing of the link")
+    seen = [one["sum"]["bits_per_second"] / 1e6 for one in json.loads(log.read_text())["intervals"]]
     # iperf3 starts somewhat later than the trace; seconds in which the rate changes, or TCP starts, have no one rate.
     steps = [(0, LINK.goodput_mbit), *rates]
     due = [next(mbit for at_s, mbit in reversed(steps) if at_s <= second) for second in range(26)]
-    # A second that iperf3 itself reads late, of which there may be one, lacks what the next one has too much.
-    errors = [
-        sorted(
+    return min(
+        max(
             abs(seen[k] / due[k + late] - 1)
             for k in range(2, 22)
             if len({due[k + late - 1], due[k + late], due[k + late + 1]}) == 1
         )
         for late in (1, 2)
-    ]
-    assert min(each[-3] for each in errors) < 0.05, seen
-    assert min(sum(each) / len(each) for each in errors) < 0.02, seen
+    )
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
+def test_iperf3_follows_a_trace(tmp_path: Path) -> None:
+    """Every second within 5 %; measured up to three times, as the gate does, since iperf3 reads some second late."""
+    stolen, found = Stolen(), []
+    for attempt in range(3):
+        found.append(worst_second(tmp_path / f"{attempt}", [(6, 20.0), (12, 80.0), (18, 40.0)]))
+        if found[-1] < 0.05:
+            return
+    if stolen.share > MUCH_STOLEN:
+        pytest.skip("the machine had no time for its timers, which says nothing of the link")
+    pytest.fail(f"some second is off by {found}")
 
 
 @pytest.mark.full

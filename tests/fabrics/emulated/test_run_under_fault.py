@@ -161,20 +161,12 @@ def test_a_stopped_delay_line_is_named_at_once(start: Start) -> None:
     assert_closed(run, line)
 
 
-def test_a_dead_raylet_is_named_and_the_record_closed(start: Start) -> None:
-    run = start()
-    run.signal("raylet/raylet")
-    line = run.ended()
-    assert "Ray's raylet died" in line
-    assert_closed(run, line)
-
-
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "number", "said"),
     [
-        ("gcs_server", signal.SIGKILL, "Ray's GCS died"),
-        ("raylet/raylet", signal.SIGSTOP, "Ray's raylet is stopped"),
+        ("raylet/raylet", signal.SIGKILL, "Ray's raylet died"),
+        pytest.param("gcs_server", signal.SIGKILL, "Ray's GCS died", marks=pytest.mark.full),
+        pytest.param("raylet/raylet", signal.SIGSTOP, "Ray's raylet is stopped", marks=pytest.mark.full),
     ],
 )
 def test_a_part_of_ray_that_died_or_is_stopped_is_named(
