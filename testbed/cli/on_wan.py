@@ -99,9 +99,9 @@ def _schedule(options: argparse.Namespace, plan: NetworkPlan) -> Schedule | None
     trace = traces.load(traces.find(options.trace), plan.regions) if options.trace else None
     found = read_faults(faults(options), "--fault")
     for fault in found:
-        if fault.pace != 1.0:
+        if fault.pace != 1.0 or fault.kills:
             raise InputError(f"--fault: {fault.about}: programs are not slowed or stopped here; name a fault of links")
-    return Schedule(trace, found, plan.wan) if trace or found else None
+    return Schedule(trace, found, plan.wan, plan.hosts) if trace or found else None
 
 
 def say(line: str) -> None:

@@ -103,6 +103,16 @@ def heal_command(i: int, j: int) -> str:
     return f"route replace {region_network(j)} via {_wan_address(j, i)} dev wan{j}"
 
 
+def cut_off_command(src: str, dst: str) -> str:
+    """Of the router that a host with the address `src` hangs on: what it sends to `dst` is lost."""
+    return f"rule add blackhole from {src} to {dst}"
+
+
+def let_through_command(src: str, dst: str) -> str:
+    """The opposite."""
+    return f"rule del blackhole from {src} to {dst}"
+
+
 def to_border_commands(i: int, others: Sequence[int]) -> list[str]:
     """Of a router, towards its border node."""
     return [

@@ -76,7 +76,7 @@ class EmulatedNetwork:
         self._namespaces: dict[str, Namespace] = {}
         self._links = {f"{a}>{b}": link for (a, b), link in self.plan.wan.items()}  # as they are set now
         self._senders, self._caps = senders(self.plan), cap_senders(self.plan)
-        self._cut: set[str] = set()  # the commands that would heal the links which are cut
+        self._cut: set[str] = set()  # the commands that would heal the links and connections which are cut
         self._were_down: dict[str, None] = {}  # an ordered set of links
         self._upkeep: Upkeep | None = None
         self._net: Mininet | None = None
@@ -194,6 +194,9 @@ class EmulatedNetwork:
 
     def change(self, change: Change) -> None:
         """Make a change of a schedule (figures before dilation); NetworkError as `cut`, `set_rate`, `set_delay`."""
+        if change.cut is not None and change.pair not in self.plan.wan:
+            self.cut_off(change.src, change.dst, change.cut)
+            return
         if change.cut is not None:
             (self.cut if change.cut else self.heal)(change.src, change.dst)
             return
@@ -228,6 +231,18 @@ class EmulatedNetwork:
             There is no such link.
         """
         self._route(src_region, dst_region, addresses.heal_command, self._cut.discard)
+
+    def cut_off(self, src_host: str, dst_host: str, off: bool) -> None:
+        """Lose all that one host sends to another from now on, or no longer; KeyError where there is no such host."""
+        src, dst = self.hosts[src_host].ip, self.hosts[dst_host].ip
+        undo = addresses.let_through_command(src, dst)
+        if (undo in self._cut) == off:
+            return
+        (self._cut.add if off else self._cut.discard)(undo)
+        router = addresses.router_name(self.plan.regions.index(region_of(src_host)))
+        assert self._net
+        pid = self._net[router].pid
+        self._do(lambda: links.batch("ip", pid, [addresses.cut_off_command(src, dst) if off else undo]))
 
     def _route(self, src: str, dst: str, command: Callable[[int, int], str], note: Callable[[str], None]) -> None:
         self._wan_name(src, dst)

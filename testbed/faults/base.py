@@ -113,8 +113,12 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """
         return ()
 
+    def on_connections(self, roles: Sequence[str]) -> Sequence[Pair]:
+        """Between which roles, from one to the other, it alters what the network does. Raises as `on_links` does."""
+        return ()
+
     def altered(self, link: State) -> State:
-        """How such a link is while it lasts, which would be `link` without."""
+        """How such a link or connection is while it lasts, which would be `link` without."""
         return link
 
     def on_roles(self, roles: Sequence[str]) -> Sequence[str]:
@@ -192,6 +196,39 @@ def links_named(names: Sequence[str], wan: Collection[Pair]) -> list[Pair]:
             raise InputError(f"no link '{name}' in this run{nearest(wrong, regions)}; a>b is one way, a=b both ways")
         found |= dict.fromkeys(pairs)
     return list(found)
+
+
+def connections_named(names: Sequence[str], roles: Sequence[str]) -> list[Pair]:
+    """The directed connections that names mean: "a/lps>b/gs" one way, "a/lps=b/gs" both; roles as in `roles_named`.
+
+    Raises
+    ------
+    InputError
+        One is no pair, or names a role that is not there.
+    """
+    found: dict[Pair, None] = {}
+    for name in names:
+        sign = next((sign for sign in ">=" if sign in name), "")
+        if not sign:
+            raise InputError(
+                f"'{name}' is no connection; one is e.g. {roles[0]}={roles[-1]}, or {roles[0]}>{roles[-1]}"
+            )
+        one, other = (roles_named([part], roles) for part in name.split(sign, 1))
+        pairs = [(a, b) for a in one for b in other if a != b]
+        found |= dict.fromkeys(pairs if sign == ">" else [*pairs, *((b, a) for a, b in pairs)])
+    return list(found)
+
+
+def known_regions(regions: Sequence[str], known: Sequence[str]) -> None:
+    """Raise InputError where one of `regions` is not in the run."""
+    if unknown := [region for region in regions if region not in known]:
+        raise InputError(f"no region '{unknown[0]}' in this run{nearest(unknown[0], list(dict.fromkeys(known)))}")
+
+
+def in_regions(regions: Sequence[str], roles: Sequence[str]) -> list[str]:
+    """The roles in some regions; raises as `known_regions` does."""
+    known_regions(regions, [region_of(role) for role in roles])
+    return [role for role in roles if region_of(role) in regions]
 
 
 def roles_named(names: Sequence[str], roles: Sequence[str]) -> list[str]:

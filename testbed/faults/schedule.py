@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, groupby
+from itertools import chain, count, groupby
 from math import floor, inf
 from zlib import crc32
 
@@ -53,7 +53,7 @@ class Schedule:
     Attributes
     ----------
     end_s : when the run ends with its trace; None where it does not
-    pairs : the links that anything changes
+    pairs : the links that anything changes, of regions, and the connections, of roles
 
     Raises
     ------
@@ -71,16 +71,19 @@ class Schedule:
         wan = wan or {}
         self.end_s = None if trace is None else trace.end_s
         self._trace, self._faults = trace, faults
-        self._links = [tuple(fault.on_links(wan)) for fault in faults]
+        connections = [tuple(fault.on_connections(roles)) for fault in faults]
+        self._links = [(*fault.on_links(wan), *between) for fault, between in zip(faults, connections, strict=True)]
         self._roles = [frozenset(fault.on_roles(roles)) for fault in faults]
         traced = [change.pair for change in trace.changes] if trace else []
         self.pairs = tuple(dict.fromkeys([*traced, *(pair for links in self._links for pair in links)]))
         self._profile = {pair: State(link.goodput_mbit, link.rtt_ms) for pair, link in wan.items()}
+        self._profile |= dict.fromkeys(chain(*connections), State(inf, 0.0))
+        self._tells_apart = any(self._roles) or any(connections)
 
     @property
-    def stops_roles(self) -> bool:
-        """Whether any role is slowed or stopped, so that workers of a region are not alike."""
-        return any(self._roles)
+    def tells_roles_apart(self) -> bool:
+        """Whether any role is slowed, stopped or cut off by itself, so that workers of a region are not alike."""
+        return self._tells_apart
 
     def pace_of(self, role: str) -> Pace | None:
         """How fast a role goes; None where nothing ever slows it."""

@@ -133,7 +133,7 @@ class Capacity(Event, tag="capacity", frozen=True, kw_only=True):
 
 
 class Cut(Event, tag="cut", frozen=True, kw_only=True):
-    """WAN link `link` ("src>dst") loses all that it is given from now on, or carries again (`healed`).
+    """WAN link `link` ("src>dst", or of two hosts) loses all that it is given from now on, or carries again (`healed`).
 
     `late_s` is how much later than it was due, where a schedule asked for it.
     """

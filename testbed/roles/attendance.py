@@ -10,7 +10,7 @@ An answer is to the round that its `step` names: a client takes one of its own r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
@@ -59,19 +59,24 @@ class Attendance:
         self._back: dict[str, None] = {}  # of those left out the ones that wait for a catch-up
         self._early: dict[str, Message] = {}  # of a later round
 
-    async def collect(self, step: int, of: Collection[str] | None = None) -> list[Message]:
-        """The messages of the round `step`, of the clients in `present`; of those in `of` where it is not its first."""
+    async def collect(self, step: int, first: Message | None = None) -> list[Message]:
+        """The messages of the round `step`, of the clients in `present`.
+
+        Where it is the round's second message that is waited for, of those who sent its first, `first` is what that was
+        answered with, and is the answer again where one begins the round anew: without it there may be nobody left.
+        """
         if self._tolerance is None:
             return await self._node.collect(self._clients)
-        found = await self._collect(self._tolerance, step, of)
+        found = await self._collect(self._tolerance, step, first)
         self.present = [client for client in self._clients if client in found]
         return [found[client] for client in self.present]
 
-    async def _collect(self, tolerance: Tolerance, step: int, of: Collection[str] | None) -> dict[str, Message]:
+    async def _collect(self, tolerance: Tolerance, step: int, first: Message | None) -> dict[str, Message]:
         node = self._node
         found = {client: self._early.pop(client) for client, it in list(self._early.items()) if it.step == step}
-        awaited = {client for client in of or self._clients if client not in self._left_out} - self._early.keys()
-        quorum = max(1, ceil(tolerance.quorum * len(self._clients))) if of is None else 1
+        of = self._clients if first is None else self.present
+        awaited = {client for client in of if client not in self._left_out} - self._early.keys()
+        quorum = max(1, ceil(tolerance.quorum * len(self._clients))) if first is None else 1
         deadline_s = inf
         reader = node.mailbox.open(self._clients)
         try:
@@ -85,6 +90,9 @@ class Attendance:
                     break
                 node.refuse_marker(client, message)
                 if client in awaited and message.step == step:
+                    if first is not None and message.kind == first.kind:
+                        await node.send(client, first)
+                        continue
                     found[client] = message
                     deadline_s = min(deadline_s, node.now() + tolerance.patience_s)
                     continue

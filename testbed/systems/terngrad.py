@@ -149,12 +149,9 @@ class TernGrad(ReplicaSystem):
     async def lps(self, node: Node, state: ServerState) -> None:
         clients = self.attendance(node, partial(self.catch_up, node, state))
         async for step in node.steps(state):
-            present, answer = None, None
-            if self.options.share_scales:
-                answer = await self._pass_scales(node, clients, step)
-                present = clients.present
+            answer = await self._pass_scales(node, clients, step) if self.options.share_scales else None
             if answer is None or answer.kind != CATCH_UP:
-                gradients = await clients.collect(step, present)
+                gradients = await clients.collect(step, answer)
                 total = await node.compute(self._adding("worker", gradients), self._add_ternary, gradients, step)
                 await self.entropy.send(node, [node.server], total)
                 answer = await self.answered(node, total)
@@ -175,12 +172,11 @@ class TernGrad(ReplicaSystem):
     async def global_server(self, node: Node, state: Any) -> None:
         clients = self.attendance(node, partial(self.catch_up, node, state))
         async for step in node.steps(state):
-            present = None
+            scales = None
             if self.options.share_scales:
-                largest = _largest(await clients.collect(step))
-                await node.broadcast(clients.present, Message("scales", step, [largest]))
-                present = clients.present
-            sums = await clients.collect(step, present)
+                scales = Message("scales", step, [_largest(await clients.collect(step))])
+                await node.broadcast(clients.present, scales)
+            sums = await clients.collect(step, scales)
             sender = kind_of(node.clients[0])
             total = await node.compute(self._adding(sender, sums), self._add_sums, sender, sums, step)
             if not self.options.localize:

@@ -43,13 +43,13 @@ def plan() -> NetworkPlan:
 
 
 @contextmanager
-def connection(src: Host, dst: Host) -> Iterator[Callable[[int], float]]:
+def connection(src: Host, dst: Host, port: int = 7000) -> Iterator[Callable[[int], float]]:
     """A warm TCP connection; yields a function that sends so many bytes and returns seconds until the answer."""
     with netns.enter(dst.netns_pid):
-        listener = socket.create_server((dst.ip, 7000))
+        listener = socket.create_server((dst.ip, port))
     with netns.enter(src.netns_pid):
         client = socket.socket()
-    client.connect((dst.ip, 7000))
+    client.connect((dst.ip, port))
     server, _ = listener.accept()
     for end in (client, server):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -197,6 +197,28 @@ def flap_of_a_cut_link() -> dict[str, Any]:
         seen["cut"] = in_node(network, "r0", "ip route show 10.2.0.0/16")
         network.heal("a", "b")
         seen["healed"] = in_node(network, "r0", "ip route show 10.2.0.0/16")
+    return seen
+
+
+def black_hole() -> dict[str, Any]:
+    """A message between hosts that are cut off from each other for a second, and what others send meanwhile."""
+    seen: dict[str, Any] = {}
+    ends = {"cut off": (A, B), "other": ("a/w1", B), "LAN": (A, "a/w1")}
+    wide = NetworkPlan((A, "a/w1", B), plan().profile)
+    with EmulatedNetwork(wide) as network, ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        hosts = {name: (network.hosts[src], network.hosts[dst]) for name, (src, dst) in ends.items()}
+        sends = {name: stack.enter_context(connection(*pair, 7000 + k)) for k, (name, pair) in enumerate(hosts.items())}
+        for off in (True, True, False, False):  # twice is as good as once
+            if not off:
+                time.sleep(0.5)
+            network.cut_off(A, B, off)
+            if off and "waiting" not in seen:
+                waiting = pool.submit(sends["cut off"], 1000)
+                seen |= {name: sends[name](1000) for name in ("other", "LAN")}
+                seen["waiting"] = not waiting.done()
+        seen["cut off"] = waiting.result(30)
+        seen["again"] = sends["cut off"](1000)
+        seen["rules"] = in_node(network, "r0", "ip rule")
     return seen
 
 
@@ -380,7 +402,21 @@ def topology() -> dict[str, Any]:
         net.stop()
 
 
-NETWORK = (links, netem, dilated, faults, flap, flap_of_a_cut_link, stalled, caps, fast, impaired, refused, topology)
+NETWORK = (
+    links,
+    netem,
+    dilated,
+    faults,
+    flap,
+    flap_of_a_cut_link,
+    black_hole,
+    stalled,
+    caps,
+    fast,
+    impaired,
+    refused,
+    topology,
+)
 SCENARIOS = (*NETWORK, hold, signals)
 
 if __name__ == "__main__":

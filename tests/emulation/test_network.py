@@ -121,6 +121,13 @@ def test_a_cut_link_stays_cut_when_its_interface_comes_up_again(probe: Probe) ->
     assert "dev wan1" in seen["healed"]
 
 
+def test_between_two_hosts_nothing_passes_and_all_others_go_on(probe: Probe) -> None:
+    seen = probe("black_hole")
+    assert seen["waiting"] and seen["cut off"] > 0.5
+    assert all(seen[name] < 0.4 for name in ("other", "LAN", "again"))
+    assert "blackhole" not in seen["rules"]
+
+
 def test_a_delay_line_that_is_stopped_or_dead_is_noticed_at_once(probe: Probe) -> None:
     seen = probe("stalled")
     assert seen["alive"] == "nothing"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice, pairwise, takewhile
-from math import log
+from math import inf, log
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ KINDS = (
     "delay b ms=30",
     "pause a/w0",
     "jitter * ms=9 hold_s=7",
+    "blackhole a/w0=c/gs",
 )
 
 
@@ -38,6 +39,7 @@ def schedule(*faults: Any, trace: Trace | None = None) -> Schedule:
 def states(changes: list[Change]) -> dict[tuple[str, str], tuple[float, float | None, bool]]:
     """What the links are after some changes, where that is not what the profile says."""
     found = {pair: (link.goodput_mbit, link.rtt_ms, False) for pair, link in PLAN.wan.items()}
+    found |= dict.fromkeys([("a/w0", "c/gs"), ("c/gs", "a/w0")], (inf, 0.0, False))
     for change in changes:
         rate, rtt_ms, cut = found[change.pair]
         if change.cut is None:
@@ -98,6 +100,26 @@ def test_a_partition_cuts_all_links_that_leave_it_and_none_inside():
         each.pair for each in schedule("partition a b at 1s for 1s").after(0.0) if isinstance(each, Change) and each.cut
     }
     assert cut == {("a", "c"), ("c", "a"), ("b", "c"), ("c", "b")}
+
+
+def test_a_connection_is_cut_off_one_way_or_both_for_all_that_a_pattern_means():
+    def pairs(*faults: str) -> set[tuple[str, str]]:
+        return {change.pair for change in schedule(*faults).at(1.0) if change.cut}
+
+    assert pairs("blackhole a/w0>c/gs at 1s") == {("a/w0", "c/gs")}
+    assert pairs("blackhole a/*=c/gs at 1s") == {(a, "c/gs") for a in ("a/w0", "a/w1")} | {
+        ("c/gs", a) for a in ("a/w0", "a/w1")
+    }
+    assert schedule("blackhole a/w0=c/gs at 1s").tells_roles_apart
+
+
+def test_who_joins_stands_still_until_then_and_who_leaves_meanwhile():
+    joins, leaves = schedule("join a at 5s"), schedule("leave a at 5s for 2s")
+    for role in ("a/w0", "a/w1"):
+        join, leave = joins.pace_of(role), leaves.pace_of(role)
+        assert join is not None and [join.awake_s(now_s) for now_s in (0.0, 4.0, 5.0)] == [5.0, 5.0, 5.0]
+        assert leave is not None and [leave.awake_s(now_s) for now_s in (0.0, 5.0, 8.0)] == [0.0, 7.0, 8.0]
+    assert joins.pace_of("b/w0") is None and leaves.pace_of("b/w0") is None
 
 
 def test_each_fault_says_when_it_begins_and_is_over():
@@ -183,6 +205,8 @@ def test_a_sentence_says_what_a_table_does(text: str):
         ("cut a=b at 1s mtbf 5s mttr 1s", "at_s: not beside mtbf_s"),
         ("cut a=b at 1e9s", "a time is e.g. 20s"),
         ("cut at 1s", "links is missing"),
+        ("join a at 1s for 2s", "for_s: a region joins once"),
+        ("join a mtbf 1s mttr 2s", "mtbf_s: a region joins once"),
         ({"kind": "cut", "links": "a=b", "at_s": 1}, "faults[0].links"),
         ({"kind": "cut", "links": ["a=b"], "at_s": -1}, "faults[0].at_s is -1"),
         (
@@ -207,6 +231,9 @@ def test_what_cannot_be_is_one_line_that_names_the_fault(wrong: Any, words: str)
         ("partition d at 1s", "no region 'd' in this run"),
         ("partition a b c at 1s", "these are all regions"),
         ("pause a/w9 at 1s", "no role 'a/w9' in this run; did you mean"),
+        ("leave d at 1s", "no region 'd' in this run"),
+        ("blackhole a/w0 at 1s", "'a/w0' is no connection; one is e.g. a/w0=c/gs"),
+        ("blackhole a/w0=c/lps at 1s", "no role 'c/lps' in this run"),
     ],
 )
 def test_what_is_not_in_the_run_is_named(wrong: str, words: str):

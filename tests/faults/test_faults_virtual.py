@@ -71,6 +71,14 @@ def test_tcp_tries_again_after_twice_the_time(tries: int):
     assert retry_s(7.0, 7.0 + expected_s + 1e-6, RTT_S) > 7.0 + expected_s + 1e-6
 
 
+def test_a_connection_in_a_black_hole_waits_as_over_a_cut_link_and_all_others_go_on():
+    plain_s = one_way(1.0, [])
+    for fault in ("blackhole a/lps=c/gs", "blackhole a/lps>c/gs", "blackhole c/gs>a/lps"):
+        assert one_way(1.0, [f"{fault} at 1.05s for 2s"]) == one_way(1.0, ["cut a=c at 1.05s for 2s"]) > 3.0
+    assert one_way(1.0, ["blackhole b/lps=c/gs at 0s for 9s", "blackhole a/w1=a/lps at 0s for 9s"]) == plain_s
+    assert one_way(1.0, ["blackhole a/w0=a/lps at 0s for 3s"]) > 3.0  # inside a region, too
+
+
 def test_a_cut_that_never_ends_stops_the_run_and_is_named():
     with pytest.raises(RunError, match=r"the run is stuck: a>c is cut; c>a is cut; .*c/gs for a/lps"):
         one_way(1.0, ["cut a=c at 0s"])

@@ -36,6 +36,9 @@ FAULTS = {
     "fresh worker": ["kill b/w1 restart=fresh at 1s for 1s"],
     "killed LPS": ["kill c/lps at 1s for 1.5s"],
     "region": ["kill c restart=fresh at 1s for 1.5s", "pause b/w0 at 2s for 1s"],
+    "joins late": ["join b at 1.5s"],
+    "leaves and comes back": ["leave c at 0.8s for 2s"],
+    "black hole": ["blackhole c=a at 1s for 1.5s"],
     "straggler": ["slow b/w1 factor=12 at 0.7s for 2s"],
 }
 ABLE = {name for name in SYSTEMS if SYSTEMS[name].tolerant} - {"mqgrad"}  # which needs large layers
@@ -134,6 +137,16 @@ def test_at_the_end_of_a_segment_those_left_out_are_waited_for() -> None:
     assert all(state.step == STEPS for state in run.states.values())
     steps = counted(run)
     assert len(steps["a/w0"]) == STEPS > len(steps["b/w0"]) > 15
+
+
+@pytest.mark.parametrize("at_ms", range(1000, 1200, 15))
+def test_the_only_worker_of_a_region_comes_back_wherever_in_a_round_it_died(at_ms: int) -> None:
+    """Its server, with nobody else to wait for, is then in the midst of the round that the worker begins anew."""
+    task = quadratic_task(Roles(("a", "b", "c"), 1, "a"), STEPS)
+    run = play("terngrad", task, PROFILE, TOLERANT, faults=[f"kill b/w0 at {at_ms}ms for 600ms"])
+    assert all(state.step == STEPS for state in run.states.values())
+    for name in task.roles.workers:
+        assert torch.equal(run.states[name].weights, run.models["full"]), name
 
 
 @pytest.mark.slow

@@ -109,9 +109,10 @@ class EmulatedFabric(ActorFabric):
     def _undo_changes(self) -> None:
         """Put back what the run before has left changed."""
         for pair in self._schedule.pairs if self._schedule else ():
-            link = self._experiment.plan.profile.link(*pair)
-            self._change(Change(0.0, *pair, link.goodput_mbit, link.rtt_ms))
-            self._change(Change(0.0, *pair, link.goodput_mbit, cut=False))
+            link = self._experiment.plan.wan.get(pair)
+            if link is not None:
+                self._change(Change(0.0, *pair, link.goodput_mbit, link.rtt_ms))
+            self._change(Change(0.0, *pair, 0.0, cut=False))
 
     def _change(self, change: Change) -> None:
         assert self._network is not None

@@ -190,7 +190,7 @@ class VirtualFabric(Fabric):
 
     def _folds(self) -> Collection[Members]:
         """The workers for whom one plays: none where a fault may tell them apart."""
-        return [] if self._schedule.stops_roles else folds_of(self._system)
+        return [] if self._schedule.tells_roles_apart else folds_of(self._system)
 
     def _meters(self, network: Network) -> list[_LinkMeter]:
         """All links every interval; of many hosts the LANs' less often, or that would be most of all work."""

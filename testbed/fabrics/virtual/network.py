@@ -89,15 +89,28 @@ class Flow:
 class Connection:
     """A TCP connection from one host to another; `window` is None where TCP costs nothing."""
 
-    __slots__ = ("active", "arrived_s", "delay_s", "deliver", "links", "queue", "regions", "room", "weight", "window")
+    __slots__ = (
+        "active",
+        "arrived_s",
+        "delay_s",
+        "deliver",
+        "hosts",
+        "links",
+        "queue",
+        "regions",
+        "room",
+        "weight",
+        "window",
+    )
 
     def __init__(
-        self, links: tuple[Link, ...], deliver: Callable[[Any], None], regions: tuple[str, str], weight: int = 1
+        self, links: tuple[Link, ...], deliver: Callable[[Any], None], hosts: tuple[str, str], weight: int = 1
     ) -> None:
         self.links = links
         self.weight = weight  # connections that this one stands for
         self.deliver = deliver
-        self.regions = regions  # of the sender and of the receiver
+        self.hosts = hosts  # the sender and the receiver
+        self.regions = (region_of(hosts[0]), region_of(hosts[1]))
         self.delay_s = 0.0
         self.arrived_s = 0.0  # when the last message sent arrives; a delay that shrinks lets none overtake another
         self.window: Window | None = None
@@ -169,7 +182,7 @@ class Network:
             path += [*self._egress.get(here, ()), self.links[f"{here}>{there}"], *self._ingress.get(there, ())]
         path.append(self.links[f"{there}>{self._lan_name(dst)}"])
         weight = max(self._weight(src), self._weight(dst))  # a server has one with each; a worker, one in its ring
-        connection = Connection(tuple(path), deliver, (here, there), weight)
+        connection = Connection(tuple(path), deliver, (src, dst), weight)
         connection.delay_s = self._delay_s(here, there)
         if not self._tcp.is_free:
             connection.window = Window(self._tcp, self._rtt_s(connection))
@@ -203,10 +216,13 @@ class Network:
         self._changed[link] = None
 
     def cut(self, src: str, dst: str, now_s: float) -> None:
-        """Lose all that a WAN link is given from `now_s` on, to which the clock is about to jump."""
+        """Lose all that a WAN link is given from `now_s` on, to which the clock is about to jump.
+
+        `src` and `dst` are regions, or hosts: then it is the connections between these that lose it.
+        """
         self.outages.cut((src, dst))
-        for link in (self.links[f"{src}>{dst}"], self.links[f"{dst}>{src}"]):
-            for flow in list(link.flows):
+        for flow in [connection.active for connection in self._connections]:
+            if flow is not None and flow in flow.links[0].flows and self._blocked(flow):
                 flow.advance(now_s)
                 self._leave(flow, 0.0)
                 flow.rate = 0.0
@@ -217,12 +233,15 @@ class Network:
         """End a cut; what has stalled goes on when TCP tries again."""
         self.outages.heal((src, dst))
         for flow in self.outages.stalled:
-            if not self.outages.block(flow.connection.regions):
+            if not self._blocked(flow):
                 when_s = self.outages.retry_s(flow, now_s, self._rtt_s(flow.connection))
                 self._push(when_s, RETRIES, flow)
 
+    def _blocked(self, flow: Flow) -> bool:
+        return self.outages.block(flow.connection.hosts, flow.connection.regions)
+
     def _retry(self, flow: Flow) -> None:
-        if flow in self.outages.stalled and not self.outages.block(flow.connection.regions):
+        if flow in self.outages.stalled and not self._blocked(flow):
             del self.outages.stalled[flow]
             connection = flow.connection
             if connection.window is None:
@@ -269,7 +288,7 @@ class Network:
         self._join(flow)
 
     def _join(self, flow: Flow) -> None:
-        if self.outages.block(flow.connection.regions):
+        if self._blocked(flow):
             self.outages.stalled[flow] = self._loop.time()
             return
         weight = flow.connection.weight

@@ -1,4 +1,4 @@
-"""WAN links that are cut, and the flows that TCP tries to send over them in vain."""
+"""WAN links and connections that are cut, and the flows that TCP tries to send over them in vain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Outages(Generic[T]):
 
     def __init__(self) -> None:
         self.stalled: dict[T, float] = {}
-        self._cut: set[Pair] = set()
+        self._cut: set[Pair] = set()  # of regions or of hosts
 
     def cut(self, pair: Pair) -> None:
         self._cut.add(pair)
@@ -28,9 +28,9 @@ class Outages(Generic[T]):
     def heal(self, pair: Pair) -> None:
         self._cut.discard(pair)
 
-    def block(self, regions: Pair) -> bool:
-        """Whether a connection between two regions makes no progress."""
-        return bool(self._cut) and (regions in self._cut or regions[::-1] in self._cut)
+    def block(self, hosts: Pair, regions: Pair) -> bool:
+        """Whether a connection between two hosts, which are in these regions, makes no progress."""
+        return bool(self._cut) and any(pair in self._cut for pair in (hosts, hosts[::-1], regions, regions[::-1]))
 
     def retry_s(self, flow: T, now_s: float, rtt_s: float) -> float:
         """When a flow that has stalled is sent again, now or later."""

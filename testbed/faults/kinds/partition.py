@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from testbed.errors import InputError, nearest
-from testbed.faults.base import Fault, Names, State
+from testbed.errors import InputError
+from testbed.faults.base import Fault, Names, State, known_regions
 from testbed.wan.profile import Pair
 
 
@@ -19,9 +19,7 @@ class Partition(Fault, frozen=True, forbid_unknown_fields=True, kw_only=True):
     regions: Names
 
     def on_links(self, wan: Collection[Pair]) -> Sequence[Pair]:
-        known = list(dict.fromkeys(region for pair in wan for region in pair))
-        if unknown := [region for region in self.regions if region not in known]:
-            raise InputError(f"no region '{unknown[0]}' in this run{nearest(unknown[0], known)}")
+        known_regions(self.regions, [region for pair in wan for region in pair])
         found = [(a, b) for a, b in wan if (a in self.regions) != (b in self.regions)]
         if not found:
             raise InputError("these are all regions of this run; leave at least one out")

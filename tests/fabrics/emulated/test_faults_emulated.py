@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 
 from testbed.fabrics.registry import FABRICS
-from testbed.record.reader import Run, load
+from testbed.record import lines
+from testbed.record.events import Absent
+from testbed.record.reader import Result, Run, load
 from testbed.report.numbers import disturbed
 
 pytestmark = [pytest.mark.emulation, pytest.mark.slow]
@@ -32,9 +36,18 @@ FAULTS = [
 ]
 
 
-def played(fabric: str, out: Path) -> Run:
-    settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
-    faults = [word for fault in FAULTS for word in ("--fault", fault)]
+# The global server is twice as patient; a region here has one worker, without which its LPS has nothing to say.
+TOLERANT = {"systems.terngrad.tolerance": "leave-out", "systems.terngrad.patience_s": 0.4}
+ABSENCES = [
+    "leave us-west-1 at 1s for 2s",
+    "kill us-east-1/w0 at 6s for 2s",
+    "blackhole us-east-1/lps=us-east-2/gs at 10s for 2s",
+]
+
+
+def played(fabric: str, out: Path, asked: Sequence[str], more: Mapping[str, object] = MappingProxyType({})) -> Run:
+    settings = [word for key, value in {**SETTINGS, **more}.items() for word in ("--set", f"{key}={value}")]
+    faults = [word for fault in asked for word in ("--fault", fault)]
     line = [
         sys.executable,
         "-m",
@@ -62,7 +75,7 @@ def played(fabric: str, out: Path) -> Run:
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     if why := FABRICS["mininet"].cannot_run_here():
         pytest.skip(why)
-    return {fabric: played(fabric, tmp_path_factory.mktemp(fabric)) for fabric in ("virtual", "mininet")}
+    return {fabric: played(fabric, tmp_path_factory.mktemp(fabric), FAULTS) for fabric in ("virtual", "mininet")}
 
 
 def longest_step_s(run: Run, span: disturbed.Span) -> float:
@@ -84,3 +97,27 @@ def test_steps_are_held_up_as_long(both: dict[str, Run]):
     for span in disturbed.spans(both["virtual"].results[0]):
         virtual_s, emulated_s = (longest_step_s(run, span) for run in both.values())
         assert emulated_s == pytest.approx(virtual_s, rel=0.1, abs=0.05), span
+
+
+@pytest.mark.full
+def test_those_who_are_late_are_left_out_and_come_back_alike(tmp_path: Path):
+    if why := FABRICS["mininet"].cannot_run_here():
+        pytest.skip(why)
+    virtual, emulated = (
+        played(fabric, tmp_path / fabric, ABSENCES, {**TOLERANT, "training.steps": 100}).results[0]
+        for fabric in ("virtual", "mininet")
+    )
+    for one, other in zip(absences(virtual), absences(emulated), strict=True):
+        assert one[:3] == other[:3]
+        assert other[3] == pytest.approx(one[3], abs=0.5), one  # a step or two of some 0.2 s
+    for found in (virtual, emulated):
+        done_s = found.steps["time_s"]
+        for begin_s, end_s in ((2.2, 3), (7.2, 8), (11.2, 12)):  # when patience is over, and before the fault is
+            assert ((done_s > begin_s) & (done_s < end_s)).any(), "nobody went on without those who are late"
+
+
+def absences(result: Result) -> list[tuple[str, str, bool, float]]:
+    """Who left out whom, or took it back, in order of time, and when."""
+    found = [lines.decode(line) for line in lines.whole_lines(result.folder / lines.FILE_NAME)]
+    absent = sorted((event for event in found if isinstance(event, Absent)), key=lambda event: event.time_s)
+    return [(event.node, event.peer, event.back, event.time_s) for event in absent]
