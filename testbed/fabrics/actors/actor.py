@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any, ParamSpec, TypeVar
+
+import torch
 
 from testbed.experiment.assembly import Assembly
 from testbed.experiment.load import from_dict
@@ -112,14 +116,27 @@ class EmulatedNode(Node):
         return asyncio.get_running_loop().call_later(self.awake(seconds) * self._dilation, fn)
 
 
+@lru_cache
+def assembled(experiment: str, device: str = "cpu") -> Assembly:
+    """The parts of an experiment, given as JSON; forks of a process that has asked for them have them, too."""
+    return Assembly(from_dict(json.loads(experiment), "the experiment"), device)
+
+
+def warm_up(experiment: str) -> None:
+    """Do once what is slow at its first time: open data and model, load the codecs' kernels, make a gradient."""
+    torch.set_num_threads(1)
+    assembly = assembled(experiment)
+    systems = [assembly.system(name, assembly.experiment.run.seeds[0]) for name in assembly.experiment.systems]
+    task = systems[0].task
+    task.learner(0).gradient(task.initial, 0)
+
+
 class RoleActor:
     """The Ray actor. It outlives the system and seed it plays: connections and data set stay open."""
 
     def __init__(self, experiment: dict[str, Any], device: str, place: Place) -> None:
-        import torch
-
         torch.set_num_threads(1)
-        self._assembly = Assembly(from_dict(experiment, "the experiment"), device)
+        self._assembly = assembled(json.dumps(experiment), device)
         self._place = place
         self._node: EmulatedNode
         self._system: System

@@ -21,6 +21,7 @@ from ray.job_config import JobConfig
 
 from testbed.emulation import processes
 from testbed.errors import RoleDied, RunError
+from testbed.fabrics.actors.forkserver import ENVIRONMENT, ForkServer
 
 PARTS = {"gcs_server": "Ray's GCS", "raylet": "Ray's raylet"}  # by the kernel's name for the process
 OBJECT_STORE_BYTES = 100 << 20  # nothing big goes through Ray: messages and states do not
@@ -28,7 +29,7 @@ STOP_S = 5.0
 
 
 class Engine:
-    """Ray, with its sockets and logs in the folder `scratch`.
+    """Ray, with its sockets and logs in the folder `scratch`; its workers are forks of `forks`.
 
     Raises
     ------
@@ -36,25 +37,20 @@ class Engine:
         It does not start.
     """
 
-    def __init__(self, scratch: Path) -> None:
-        os.environ.update(
-            RAY_USAGE_STATS_ENABLED="0",
-            RAY_DEDUP_LOGS="0",
-            RAY_AUTH_MODE="disabled",
-            RAY_BACKEND_LOG_LEVEL="error",
-            OMP_NUM_THREADS="1",
-        )
+    def __init__(self, scratch: Path, forks: ForkServer) -> None:
+        os.environ.update(ENVIRONMENT)
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            job_config=JobConfig(_client_job=True),  # else the current folder comes first on the actors' sys.path
-            _node_ip_address="127.0.0.1",
-            _temp_dir=str(scratch / "ray"),
-        )
+        with forks.in_place_of_python():
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                log_to_driver=False,
+                configure_logging=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                job_config=JobConfig(_client_job=True),  # else the current folder comes first on the actors' sys.path
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(scratch / "ray"),
+            )
         for number, handler in handlers.items():  # Ray has put its own in place, which abort the process
             signal.signal(number, handler)
         running = processes.children(os.getpid())

@@ -18,6 +18,7 @@ from testbed.experiment.assembly import Assembly, threads
 from testbed.fabrics.actors.actor import Place
 from testbed.fabrics.actors.engine import Engine
 from testbed.fabrics.actors.fabric import ActorFabric
+from testbed.fabrics.actors.forkserver import ForkServer
 from testbed.fabrics.actors.wire import Endpoint
 from testbed.fabrics.registry import Gate
 from testbed.record.events import LONGEST_INTERVAL_S, LinkBytes
@@ -51,9 +52,12 @@ class EmulatedFabric(ActorFabric):
             scratch = self._held.enter_context(sandbox.scratch())  # Ray's sockets and logs, and the messages' stamps
             self._stamps = scratch / "stamps"
             self._stamps.mkdir()
+            forks = ForkServer(scratch, self._experiment.as_dict())
+            self._held.callback(forks.close)
             self._network = network = EmulatedNetwork(self._experiment.plan, self.dilation)
+            forks.wait()  # what it does is not to disturb what the gate measures
             self._gate_report = gate(network) if gate is not None else {"skipped": True}
-            self._engine = Engine(scratch)
+            self._engine = Engine(scratch, forks)
             self._start_roles()
         except BaseException:
             self.close()
