@@ -30,7 +30,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 CASES |= {name: (name, {}) for name in sorted(SYSTEMS) if name not in CASES}
 
 
-SIZED_BY_VALUES = ("adaptive", "bgt", "dgc", "gaia", "isgq-dithered", "isgq-mse", "isgq-naive", "qgt", "qsgd", "wgt")
+SIZED_BY_VALUES = (
+    "adaptive",
+    "bgt",
+    "dgc",
+    "ef21",
+    "gaia",
+    "isgq-dithered",
+    "isgq-mse",
+    "isgq-naive",
+    "qgt",
+    "qsgd",
+    "wgt",
+)
 
 
 def like(golden: Any) -> Any:
