@@ -11,7 +11,7 @@
 - `Adaptive`: bits that follow from the gradient's own statistics, entropy coded
 - `EntropyCoded`: ternary or another codec's symbols, entropy coded
 - `Sparse`: all that is not zero; `TopK`: the largest magnitudes; `Thresholded`: what reaches a threshold;
-  `SparseMultiples`: the nearest multiples of a unit
+  `SparseMultiples`: the nearest multiples of a unit; `ChunkedTopK`: the largest of every chunk, in 2 bits
 - `DGC`: Deep Gradient Compression, with a memory
 
 `ErrorFeedback` makes a codec with a memory of any of them, `remembering` one whose memory may be empty. The codecs of a
@@ -22,6 +22,7 @@ first codec is made, or before by `warm_up`.
 from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.base import Buffers, Codec, Key
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
+from testbed.codecs.chunked import ChunkedTopK
 from testbed.codecs.dgc import DGC
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
@@ -47,6 +48,7 @@ __all__ = [
     "BlockTernary",
     "BlockThresholdTernary",
     "Buffers",
+    "ChunkedTopK",
     "Codec",
     "EntropyCoded",
     "ErrorFeedback",

@@ -17,6 +17,7 @@ import torch
 from testbed.codecs import Float32, Key, LevelSum, Ternary, ThresholdTernary
 from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
+from testbed.codecs.chunked import ChunkedTopK
 from testbed.codecs.dgc import DGC
 from testbed.codecs.half import Half
 from testbed.codecs.lossless.entropy import EntropyCoded
@@ -58,6 +59,7 @@ CODECS: dict[str, Callable[[], Any]] = {
     "top-k": lambda: TopK(LAYOUT, 0.05),
     "top-k, float16": lambda: TopK(LAYOUT, 0.02, values="float16"),
     "top-k, signs": lambda: TopK(LAYOUT, 0.02, values="ternary"),
+    "chunked top-k": lambda: ChunkedTopK(LAYOUT, 0.05, size=100),
     "DGC": lambda: DGC(LAYOUT, 4, sparsity=0.95, momentum=0.9, warmup_epochs=0, epoch_steps=1),
     "WGT": lambda: Thresholded(LAYOUT, 1.0),
     "BGT": lambda: Thresholded(LAYOUT, 1.0, limit=1),
