@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from testbed.codecs import backend
-from testbed.codecs.base import Buffers, Key, WireBuffers, wire_array
+from testbed.codecs.base import Buffers, Key, VectorCodec, WireBuffers, wire_array
 from testbed.codecs.buffers import Allocate
 from testbed.codecs.registry import codec
 from testbed.codecs.sparse import Floats, Kept, SparseCodec, finite
@@ -87,7 +87,7 @@ class Bins:
         return np.bincount(layers, values, self._ends.size)
 
 
-class ChunkedTopK(SparseCodec):
+class ChunkedTopK(VectorCodec):
     """The largest magnitudes of every chunk.
 
     Parameters
@@ -103,19 +103,22 @@ class ChunkedTopK(SparseCodec):
     def __init__(self, layout: Layout, kept: float, size: int = 4096, exact: bool = False) -> None:
         if not 0 < kept <= 1:
             raise CodecError(f"the kept fraction of a chunk is above 0 and at most 1, not {kept}")
-        super().__init__(
-            chunks(layout, size), Floats() if exact else Bins([-(-layer.size // size) for layer in layout])
-        )
+        super().__init__(layout)
         self.kept = kept
+        values = Floats() if exact else Bins([-(-layer.size // size) for layer in layout])
+        self._sparse = SparseCodec(chunks(layout, size), values)
+        self.decode, self.add = self._sparse.decode, self._sparse.add
         self._runs = [run for layer in layout for run in _runs(layer, size)]
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""
-        x = finite(vector, self.layout)
-        found = [self._largest(vector.detach()[start:stop].view(-1, size), start) for start, stop, size in self._runs]
+        x = finite(vector, self._sparse.layout)
+        found = [
+            self._largest(vector.detach()[start:stop].reshape(-1, size), start) for start, stop, size in self._runs
+        ]
         places = np.sort(torch.cat(found).cpu().numpy().astype(np.uint32))
         places = places[backend.of(x).sparse.gather(x, places, self._pool.take) != 0]
-        return self.pack(Kept(places, backend.of(x).sparse.gather(x, places, self._pool.take)))
+        return self._sparse.pack(Kept(places, backend.of(x).sparse.gather(x, places, self._pool.take)))
 
     def _largest(self, rows: torch.Tensor, start: int) -> torch.Tensor:
         """The places of the largest of each row, of a run of chunks that begins at `start`."""
