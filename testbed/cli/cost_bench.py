@@ -111,6 +111,7 @@ def _codecs(vector: torch.Tensor) -> list[Subject]:
         "threshold ternary, blockwise": [codecs.BlockThresholdTernary(layout)],
         "1-bit": [codecs.OneBit(layout)],
         "uniform": [codecs.Uniform(layout, bits, "random") for bits in (2, 8)],
+        "E3M0": [codecs.E3M0(layout)],
         "QSGD, fixed": [codecs.QSGD(layout, levels) for levels in (1, 127)],
         "QSGD, elias": [codecs.QSGD(layout, levels, coding="elias") for levels in (1, 7)],
         "adaptive": [codecs.Adaptive(layout, error) for error in (0.2, 0.01)],

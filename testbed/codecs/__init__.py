@@ -7,6 +7,7 @@
 - `LevelSum`: sums of ternary messages on one scale, added as levels
 - `OneBit`: signs and column means (1-bit SGD)
 - `Uniform`: 1 to 8 bits an element between a layer's extremes
+- `E3M0`: 4 bits, a sign and an exponent
 - `QSGD`: buckets at random to levels of their norm
 - `Adaptive`: bits that follow from the gradient's own statistics, entropy coded
 - `EntropyCoded`: ternary or another codec's symbols, entropy coded
@@ -24,6 +25,7 @@ from testbed.codecs.base import Buffers, Codec, Key
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
 from testbed.codecs.chunked import ChunkedTopK
 from testbed.codecs.dgc import DGC
+from testbed.codecs.e3m0 import E3M0
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.kernels.compiled import warm_up
@@ -43,6 +45,7 @@ from testbed.codecs.uniform import Uniform
 __all__ = [
     "CODECS",
     "DGC",
+    "E3M0",
     "QSGD",
     "Adaptive",
     "BlockTernary",

@@ -19,6 +19,7 @@ from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
 from testbed.codecs.chunked import ChunkedTopK
 from testbed.codecs.dgc import DGC
+from testbed.codecs.e3m0 import E3M0
 from testbed.codecs.half import Half
 from testbed.codecs.lossless.entropy import EntropyCoded
 from testbed.codecs.lossless.planes import coded_levels, coded_qsgd, coded_uniform
@@ -51,6 +52,7 @@ CODECS: dict[str, Callable[[], Any]] = {
     "uniform, 3 bits": lambda: Uniform(LAYOUT, bits=3),
     "uniform, random": lambda: Uniform(LAYOUT, 3, "random"),
     "uniform, last in float32": lambda: Uniform(LAYOUT, 8, chosen=lambda layer: not layer.last),
+    "E3M0": lambda: E3M0(LAYOUT),
     "QSGD": lambda: QSGD(LAYOUT),
     "QSGD, buckets": lambda: QSGD(LAYOUT, levels=5, bucket=64, smallest=0),
     "QSGD, Elias": lambda: QSGD(LAYOUT, levels=7, bucket=128, norm="euclidean", coding="elias", smallest=30),

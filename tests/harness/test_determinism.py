@@ -26,6 +26,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gaia": ("gaia", {"threshold": 0.1}),
     "diloco": ("diloco", {"local_steps": 3, "fragments": 2, "coding": "int8"}),
     "sparseloco": ("sparseloco", {"local_steps": 3}),
+    "streaming-diloco": ("streaming-diloco", {"local_steps": 4, "overlap_steps": 1}),
     "dgc": ("dgc", {"epoch_steps": 1, "warmup_epochs": 2, "sparsity": 0.9}),
 }
 CASES |= {name: (name, {}) for name in sorted(SYSTEMS) if name not in CASES}
