@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import track
 
 from testbed import codecs
-from testbed.codecs import Key
+from testbed.codecs import Key, dct
 from testbed.codecs.costs import COSTS, UNKNOWN, Cost, size_of
 from testbed.codecs.factors import Dithered, FactorCodec, LloydMax
 from testbed.codecs.lossless.planes import coded_levels
@@ -62,7 +62,7 @@ def measure(elements: int, rounds: int) -> dict[str, Cost]:
     """Time all codecs on Gaussian vectors of so many elements, with progress on standard error."""
     vector = torch.randn(-(-elements // WIDTH) * WIDTH, generator=torch.Generator().manual_seed(0))
     with assembly.threads(1):
-        subjects = [*_codecs(vector), *_sums(vector), *_factors(vector)]
+        subjects = [*_codecs(vector), _transform(vector), *_sums(vector), *_factors(vector)]
         copy, copies_s = torch.empty_like(vector), []
         for _ in track(range(rounds), "costs of coding", transient=True, console=Console(stderr=True)):
             copies_s.append(_seconds(lambda: copy.copy_(vector)))
@@ -155,6 +155,14 @@ def _subject(row: str, codec: Any, vector: torch.Tensor) -> Subject:
         operations["survey"] = lambda: codec.limits(vector)
     forget = memory.residual.zero_ if isinstance(memory, Residual) else lambda: None
     return Subject(row, len(vector), size_of(buffers), operations, forget)
+
+
+def _transform(vector: torch.Tensor) -> Subject:
+    """DeMo's, there and back."""
+    blocks = dct.Blocks(_layout(len(vector)), 64)
+    coefficients = blocks.forward(vector)
+    operations = {"encode": lambda: blocks.forward(vector), "decode": lambda: blocks.inverse(coefficients)}
+    return Subject(dct.ROW, len(vector), 4 * len(vector), operations)
 
 
 def _sums(vector: torch.Tensor) -> list[Subject]:

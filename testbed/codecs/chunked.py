@@ -12,7 +12,7 @@ The format is that of `testbed.codecs.sparse`, with chunks in the place of layer
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
 import numpy as np
@@ -31,12 +31,13 @@ SIGMAS = 6.0  # that the bins span
 SHIFTS = np.arange(0, 8, 2, dtype=np.uint8)
 
 
-def chunks(layout: Layout, size: int) -> Layout:
-    """A layout with runs of at most `size` elements of each layer in the place of its layers."""
+def chunks(layout: Layout, size_of: Callable[[Layer], int]) -> Layout:
+    """A layout with runs of at most so many elements of each layer in the place of its layers."""
     return Layout(
         tuple(
             Layer(f"{layer.name}, elements from {start}", (min(size, layer.size - start),), layer.offset + start, False)
             for layer in layout
+            for size in [size_of(layer)]
             for start in range(0, layer.size, size)
         )
     )
@@ -94,21 +95,24 @@ class ChunkedTopK(VectorCodec):
     ----------
     layout : the model
     kept : the fraction of a chunk's elements, rounded up, above 0 up to 1
-    size : elements of a chunk; a layer's last one has what is left
+    size : elements of a chunk, of all layers or by layer; a layer's last one has what is left
     exact : values in float32 instead of 2 bits
     """
 
     costs_as = "chunked top-k"
 
-    def __init__(self, layout: Layout, kept: float, size: int = 4096, exact: bool = False) -> None:
+    def __init__(
+        self, layout: Layout, kept: float, size: int | Callable[[Layer], int] = 4096, exact: bool = False
+    ) -> None:
         if not 0 < kept <= 1:
             raise CodecError(f"the kept fraction of a chunk is above 0 and at most 1, not {kept}")
         super().__init__(layout)
         self.kept = kept
-        values = Floats() if exact else Bins([-(-layer.size // size) for layer in layout])
-        self._sparse = SparseCodec(chunks(layout, size), values)
+        size_of = size if callable(size) else lambda layer: size
+        values = Floats() if exact else Bins([-(-layer.size // size_of(layer)) for layer in layout])
+        self._sparse = SparseCodec(chunks(layout, size_of), values)
         self.decode, self.add = self._sparse.decode, self._sparse.add
-        self._runs = [run for layer in layout for run in _runs(layer, size)]
+        self._runs = [run for layer in layout for run in _runs(layer, size_of(layer))]
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""

@@ -20,7 +20,7 @@ def gaussian(size: int, seed: int = 0) -> torch.Tensor:
 
 
 def test_chunks_are_runs_of_layers() -> None:
-    cut = chunks(LAYOUT, 128)
+    cut = chunks(LAYOUT, lambda layer: 128)
     assert [(layer.offset, layer.size) for layer in cut] == [(0, 128), (128, 128), (256, 44), (300, 30), (330, 7)]
     assert cut.layers[1].name == "a.weight, elements from 128"
 
@@ -29,7 +29,7 @@ def test_every_chunk_keeps_its_largest() -> None:
     vector = gaussian(LAYOUT.size)
     codec = ChunkedTopK(LAYOUT, 0.05, size=100, exact=True)
     found = codec.decode(codec.encode(vector))
-    for layer in chunks(LAYOUT, 100):
+    for layer in chunks(LAYOUT, lambda layer: 100):
         own, kept = vector[layer.slice], found[layer.slice]
         count = max(1, -(-layer.size // 20))
         largest = own.abs().sort(descending=True).indices[:count]

@@ -62,6 +62,7 @@ CODECS: dict[str, Callable[[], Any]] = {
     "top-k, float16": lambda: TopK(LAYOUT, 0.02, values="float16"),
     "top-k, signs": lambda: TopK(LAYOUT, 0.02, values="ternary"),
     "chunked top-k": lambda: ChunkedTopK(LAYOUT, 0.05, size=100),
+    "chunked top-k, exact": lambda: ChunkedTopK(LAYOUT, 0.05, lambda layer: max(1, layer.size // 4), exact=True),
     "DGC": lambda: DGC(LAYOUT, 4, sparsity=0.95, momentum=0.9, warmup_epochs=0, epoch_steps=1),
     "WGT": lambda: Thresholded(LAYOUT, 1.0),
     "BGT": lambda: Thresholded(LAYOUT, 1.0, limit=1),
