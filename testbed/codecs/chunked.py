@@ -35,7 +35,7 @@ def chunks(layout: Layout, size_of: Callable[[Layer], int]) -> Layout:
     """A layout with runs of at most so many elements of each layer in the place of its layers."""
     return Layout(
         tuple(
-            Layer(f"{layer.name}, elements from {start}", (min(size, layer.size - start),), layer.offset + start, False)
+            Layer(layer.name, (min(size, layer.size - start),), layer.offset + start, False)
             for layer in layout
             for size in [size_of(layer)]
             for start in range(0, layer.size, size)
@@ -116,20 +116,27 @@ class ChunkedTopK(VectorCodec):
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""
-        x = finite(vector, self._sparse.layout)
+        x = finite(vector, self.layout)
         found = [
             self._largest(vector.detach()[start:stop].reshape(-1, size), start) for start, stop, size in self._runs
         ]
-        places = np.sort(torch.cat(found).cpu().numpy().astype(np.uint32))
-        places = places[backend.of(x).sparse.gather(x, places, self._pool.take) != 0]
+        places = torch.cat([torch.empty(0, dtype=torch.int64, device=vector.device), *found]).cpu().numpy()
+        places = places.astype(np.uint32)
         return self._sparse.pack(Kept(places, backend.of(x).sparse.gather(x, places, self._pool.take)))
 
     def _largest(self, rows: torch.Tensor, start: int) -> torch.Tensor:
-        """The places of the largest of each row, of a run of chunks that begins at `start`."""
-        count, size = rows.shape
-        wanted = min(size, ceil(round(self.kept * size, 6)))
-        within = rows.abs().topk(wanted, sorted=False).indices
-        return (within + start + size * torch.arange(count, device=rows.device)[:, None]).flatten()
+        """The increasing places of the largest of each row, of a run of chunks that begins at `start`.
+
+        Zeros are never among them; of equal magnitudes those that come first are taken.
+        """
+        wanted = min(rows.shape[1], ceil(round(self.kept * rows.shape[1], 6)))
+        magnitudes = rows.abs()
+        least = magnitudes.topk(wanted, sorted=False).values.amin(1, keepdim=True)
+        found = (magnitudes >= least) & (magnitudes > 0)
+        if bool((found.sum(1) > wanted).any()):
+            above = magnitudes > least
+            found &= above | ((found & ~above).cumsum(1) <= wanted - above.sum(1, keepdim=True))
+        return found.flatten().nonzero().flatten() + start
 
 
 def _runs(layer: Layer, size: int) -> Iterator[tuple[int, int, int]]:

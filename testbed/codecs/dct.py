@@ -45,7 +45,7 @@ class Blocks:
         for layer, (h, w) in self._sides.items():
             if layer.size and vector.numel():
                 blocks = vector[layer.slice].view(_shape(layer)[0] // h, h, -1, w).transpose(1, 2)
-                out[layer.slice] = (_basis(h) @ blocks @ _basis(w).T).flatten()
+                out[layer.slice] = (_on(vector, h) @ blocks @ _on(vector, w).T).flatten()
         return out
 
     def inverse(self, coefficients: torch.Tensor) -> torch.Tensor:
@@ -54,7 +54,7 @@ class Blocks:
         for layer, (h, w) in self._sides.items():
             if layer.size and coefficients.numel():
                 blocks = coefficients[layer.slice].view(_shape(layer)[0] // h, -1, h, w)
-                out[layer.slice] = (_basis(h).T @ blocks @ _basis(w)).transpose(1, 2).flatten()
+                out[layer.slice] = (_on(coefficients, h).T @ blocks @ _on(coefficients, w)).transpose(1, 2).flatten()
         return out
 
 
@@ -96,9 +96,10 @@ class Frequencies:
 
     def encode(self, vector: torch.Tensor, key: Key, memory: Decoupled) -> Buffers:
         """See `Remembering.encode`; an error in the vector leaves the memory as it was."""
-        momentum = memory.momentum * self._beta + vector
-        buffers = self._largest.encode(self._blocks.forward(momentum))
-        memory.momentum = momentum.sub_(self._blocks.inverse(self.decode(buffers)))
+        momentum = memory.momentum.to(vector.device) * self._beta + vector
+        coefficients = self._blocks.forward(momentum)
+        buffers = self._largest.encode(coefficients)
+        memory.momentum = momentum.sub_(self._blocks.inverse(self.decode(buffers, coefficients)))
         return buffers
 
 
@@ -111,6 +112,10 @@ def _shape(layer: Layer) -> tuple[int, int]:
 def _divisor(length: int, most: int) -> int:
     """The largest divisor that is at most `most`."""
     return max((d for d in range(1, min(length, most) + 1) if length % d == 0), default=1)
+
+
+def _on(vector: torch.Tensor, size: int) -> torch.Tensor:
+    return _basis(size).to(vector.device)
 
 
 @cache
