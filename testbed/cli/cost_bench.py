@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import track
 
 from testbed import codecs
-from testbed.codecs import Key
+from testbed.codecs import Key, dct
 from testbed.codecs.costs import COSTS, UNKNOWN, Cost, size_of
 from testbed.codecs.factors import Dithered, FactorCodec, LloydMax
 from testbed.codecs.lossless.planes import coded_levels
@@ -62,7 +62,7 @@ def measure(elements: int, rounds: int) -> dict[str, Cost]:
     """Time all codecs on Gaussian vectors of so many elements, with progress on standard error."""
     vector = torch.randn(-(-elements // WIDTH) * WIDTH, generator=torch.Generator().manual_seed(0))
     with assembly.threads(1):
-        subjects = [*_codecs(vector), *_sums(vector), *_factors(vector)]
+        subjects = [*_codecs(vector), _transform(vector), *_sums(vector), *_factors(vector)]
         copy, copies_s = torch.empty_like(vector), []
         for _ in track(range(rounds), "costs of coding", transient=True, console=Console(stderr=True)):
             copies_s.append(_seconds(lambda: copy.copy_(vector)))
@@ -111,10 +111,12 @@ def _codecs(vector: torch.Tensor) -> list[Subject]:
         "threshold ternary, blockwise": [codecs.BlockThresholdTernary(layout)],
         "1-bit": [codecs.OneBit(layout)],
         "uniform": [codecs.Uniform(layout, bits, "random") for bits in (2, 8)],
+        "E3M0": [codecs.E3M0(layout)],
         "QSGD, fixed": [codecs.QSGD(layout, levels) for levels in (1, 127)],
         "QSGD, elias": [codecs.QSGD(layout, levels, coding="elias") for levels in (1, 7)],
         "adaptive": [codecs.Adaptive(layout, error) for error in (0.2, 0.01)],
         "top-k": [codecs.TopK(layout, kept) for kept in (0.001, 0.05)],
+        "chunked top-k": [codecs.ChunkedTopK(layout, kept) for kept in (1 / 256, 1 / 16)],
         "thresholded": [codecs.Thresholded(layout, threshold) for threshold in (3.3, 2.0)],
         "dgc": [codecs.DGC(layout, 1, sparsity=sparsity, warmup_epochs=0) for sparsity in (0.999, 0.75)],
     }
@@ -153,6 +155,14 @@ def _subject(row: str, codec: Any, vector: torch.Tensor) -> Subject:
         operations["survey"] = lambda: codec.limits(vector)
     forget = memory.residual.zero_ if isinstance(memory, Residual) else lambda: None
     return Subject(row, len(vector), size_of(buffers), operations, forget)
+
+
+def _transform(vector: torch.Tensor) -> Subject:
+    """DeMo's, there and back."""
+    blocks = dct.Blocks(_layout(len(vector)), 64)
+    coefficients = blocks.forward(vector)
+    operations = {"encode": lambda: blocks.forward(vector), "decode": lambda: blocks.inverse(coefficients)}
+    return Subject(dct.ROW, len(vector), 4 * len(vector), operations)
 
 
 def _sums(vector: torch.Tensor) -> list[Subject]:

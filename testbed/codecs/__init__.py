@@ -7,11 +7,12 @@
 - `LevelSum`: sums of ternary messages on one scale, added as levels
 - `OneBit`: signs and column means (1-bit SGD)
 - `Uniform`: 1 to 8 bits an element between a layer's extremes
+- `E3M0`: 4 bits, a sign and an exponent
 - `QSGD`: buckets at random to levels of their norm
 - `Adaptive`: bits that follow from the gradient's own statistics, entropy coded
 - `EntropyCoded`: ternary or another codec's symbols, entropy coded
 - `Sparse`: all that is not zero; `TopK`: the largest magnitudes; `Thresholded`: what reaches a threshold;
-  `SparseMultiples`: the nearest multiples of a unit
+  `SparseMultiples`: the nearest multiples of a unit; `ChunkedTopK`: the largest of every chunk, in 2 bits
 - `DGC`: Deep Gradient Compression, with a memory
 
 `ErrorFeedback` makes a codec with a memory of any of them, `remembering` one whose memory may be empty. The codecs of a
@@ -22,7 +23,9 @@ first codec is made, or before by `warm_up`.
 from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.base import Buffers, Codec, Key
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
+from testbed.codecs.chunked import ChunkedTopK
 from testbed.codecs.dgc import DGC
+from testbed.codecs.e3m0 import E3M0
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.kernels.compiled import warm_up
@@ -42,11 +45,13 @@ from testbed.codecs.uniform import Uniform
 __all__ = [
     "CODECS",
     "DGC",
+    "E3M0",
     "QSGD",
     "Adaptive",
     "BlockTernary",
     "BlockThresholdTernary",
     "Buffers",
+    "ChunkedTopK",
     "Codec",
     "EntropyCoded",
     "ErrorFeedback",

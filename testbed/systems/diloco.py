@@ -35,6 +35,7 @@ import torch
 
 from testbed.codecs.base import Buffers, Codec, Key
 from testbed.codecs.blockwise import BlockThresholdTernary
+from testbed.codecs.e3m0 import E3M0
 from testbed.codecs.floats import Float32
 from testbed.codecs.uniform import Uniform
 from testbed.layout import Layer, Layout
@@ -46,9 +47,11 @@ from testbed.roles.node import Node
 from testbed.roles.trail import Signal
 from testbed.systems.protocols.base import Knob, Options, Task
 from testbed.systems.protocols.regional import Copy, RegionalSystem, WorkerState
-from testbed.types import Count, Fraction
+from testbed.types import Count, Fraction, Steps
 from testbed.wan.plan import region_of
 from testbed.workloads.optimizer import SGD, SGDState
+
+Coding = Literal["float32", "int8", "int4", "e3m0", "ternary"]
 
 
 class DiLoCoOptions(Options, frozen=True, forbid_unknown_fields=True):
@@ -58,7 +61,7 @@ class DiLoCoOptions(Options, frozen=True, forbid_unknown_fields=True):
     ----------
     local_steps : H; the papers use 100 and 500 of 88,000 steps
     outer_rate, outer_momentum : of the outer Nesterov momentum (2023, section 3.1: 0.7 and 0.9)
-    coding : what outer gradients cross the WAN as (2025, section 3.3 goes down to 4 bits)
+    coding : what outer gradients cross the WAN as (2025, section 3.3: "e3m0")
     fragments : P, how many parts of the model take turns; 1: all at once
     overlap_steps : steps that training goes on for while a fragment's mean is on its way; 0: it waits
     mixing : share of the local parameters when a mean comes in force
@@ -67,9 +70,9 @@ class DiLoCoOptions(Options, frozen=True, forbid_unknown_fields=True):
     local_steps: Count = 20
     outer_rate: Annotated[float, msgspec.Meta(gt=0)] = 0.7
     outer_momentum: Fraction = 0.9
-    coding: Literal["float32", "int8", "int4", "ternary"] = "float32"
+    coding: Coding = "float32"
     fragments: Count = 1
-    overlap_steps: Annotated[int, msgspec.Meta(ge=0)] = 0
+    overlap_steps: Steps = 0
     mixing: Fraction = 0.0
 
     def __post_init__(self) -> None:
@@ -139,7 +142,7 @@ class Waiting:
 
 class DiLoCo(RegionalSystem):
     name = "diloco"
-    options_type = DiLoCoOptions
+    options_type: ClassVar[type[DiLoCoOptions]] = DiLoCoOptions
     knobs: ClassVar[Mapping[str, Knob]] = {"local_steps": Knob(choices=(5, 10, 20, 50))}
     options: DiLoCoOptions
 
@@ -155,6 +158,8 @@ class DiLoCo(RegionalSystem):
         match self.options.coding:
             case "float32":
                 return Float32(layout)
+            case "e3m0":
+                return E3M0(layout)
             case "ternary":
                 return BlockThresholdTernary(layout, float_biases=False, float_last=False)
             case coding:

@@ -20,8 +20,10 @@ from testbed.codecs import Key, LevelSum, Ternary, ThresholdTernary, backend, de
 from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.base import Buffers, Codec
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
+from testbed.codecs.chunked import ChunkedTopK
 from testbed.codecs.device import planar
 from testbed.codecs.dgc import DGC
+from testbed.codecs.e3m0 import E3M0
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.kernels.threads import CHUNK
@@ -52,6 +54,8 @@ EXACT: dict[str, Callable[[Layout], Codec]] = {
         for rounding in get_args(Rounding)
     },
     "uniform-weights": lambda layout: Uniform(layout, 4, chosen=lambda layer: not layer.bias),
+    "e3m0": E3M0,
+    "chunked": lambda layout: ChunkedTopK(layout, 0.02, 100),
     "top-k": lambda layout: TopK(layout, 0.02),
     "top-k-half": lambda layout: TopK(layout, 0.5, "float16", dense_biases=True),
     "top-k-ternary": lambda layout: TopK(layout, 0.2, "ternary"),

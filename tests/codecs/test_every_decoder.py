@@ -17,7 +17,9 @@ import torch
 from testbed.codecs import Float32, Key, LevelSum, Ternary, ThresholdTernary
 from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.blockwise import BlockTernary, BlockThresholdTernary
+from testbed.codecs.chunked import ChunkedTopK
 from testbed.codecs.dgc import DGC
+from testbed.codecs.e3m0 import E3M0
 from testbed.codecs.half import Half
 from testbed.codecs.lossless.entropy import EntropyCoded
 from testbed.codecs.lossless.planes import coded_levels, coded_qsgd, coded_uniform
@@ -50,6 +52,7 @@ CODECS: dict[str, Callable[[], Any]] = {
     "uniform, 3 bits": lambda: Uniform(LAYOUT, bits=3),
     "uniform, random": lambda: Uniform(LAYOUT, 3, "random"),
     "uniform, last in float32": lambda: Uniform(LAYOUT, 8, chosen=lambda layer: not layer.last),
+    "E3M0": lambda: E3M0(LAYOUT),
     "QSGD": lambda: QSGD(LAYOUT),
     "QSGD, buckets": lambda: QSGD(LAYOUT, levels=5, bucket=64, smallest=0),
     "QSGD, Elias": lambda: QSGD(LAYOUT, levels=7, bucket=128, norm="euclidean", coding="elias", smallest=30),
@@ -58,6 +61,8 @@ CODECS: dict[str, Callable[[], Any]] = {
     "top-k": lambda: TopK(LAYOUT, 0.05),
     "top-k, float16": lambda: TopK(LAYOUT, 0.02, values="float16"),
     "top-k, signs": lambda: TopK(LAYOUT, 0.02, values="ternary"),
+    "chunked top-k": lambda: ChunkedTopK(LAYOUT, 0.05, size=100),
+    "chunked top-k, exact": lambda: ChunkedTopK(LAYOUT, 0.05, lambda layer: max(1, layer.size // 4), exact=True),
     "DGC": lambda: DGC(LAYOUT, 4, sparsity=0.95, momentum=0.9, warmup_epochs=0, epoch_steps=1),
     "WGT": lambda: Thresholded(LAYOUT, 1.0),
     "BGT": lambda: Thresholded(LAYOUT, 1.0, limit=1),

@@ -25,16 +25,37 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "weightgrad-paper": ("weightgrad", {**EXCHANGING, "reconcile": "paper"}),
     "gaia": ("gaia", {"threshold": 0.1}),
     "diloco": ("diloco", {"local_steps": 3, "fragments": 2, "coding": "int8"}),
+    "sparseloco": ("sparseloco", {"local_steps": 3}),
+    "streaming-diloco": ("streaming-diloco", {"local_steps": 4, "overlap_steps": 1}),
     "dgc": ("dgc", {"epoch_steps": 1, "warmup_epochs": 2, "sparsity": 0.9}),
 }
 CASES |= {name: (name, {}) for name in sorted(SYSTEMS) if name not in CASES}
 
 
-SIZED_BY_VALUES = ("adaptive", "bgt", "dgc", "gaia", "isgq-dithered", "isgq-mse", "isgq-naive", "qgt", "qsgd", "wgt")
+SIZED_BY_VALUES = (
+    "adaptive",
+    "bgt",
+    "demo",
+    "dgc",
+    "ef21",
+    "gaia",
+    "isgq-dithered",
+    "isgq-mse",
+    "isgq-naive",
+    "qgt",
+    "qsgd",
+    "sparseloco",
+    "wgt",
+)
 
 
 def like(golden: Any) -> Any:
-    return pytest.approx(golden, rel=0.05) if golden else golden
+    """Equal to what is within 5 % of each number, however deep."""
+    if isinstance(golden, list):
+        return [like(each) for each in golden]
+    if isinstance(golden, dict):
+        return {key: like(each) for key, each in golden.items()}
+    return pytest.approx(golden, rel=0.05) if isinstance(golden, (int, float)) else golden
 
 
 def files(folder: Path, system: str, seed: int, keep: pytest.MonkeyPatch) -> dict[str, bytes]:

@@ -25,6 +25,8 @@ ALIKE = each_system(
 OPTIONS: dict[str, dict[str, Any]] = {
     "weightgrad": EXCHANGING,
     "diloco": {"local_steps": 3, "fragments": 2, "coding": "int8"},
+    "sparseloco": {"local_steps": 3},
+    "streaming-diloco": {"local_steps": 4, "overlap_steps": 1},
     "terngrad": {"entropy": "on"},
 }
 PART = 0.1  # of float32's bytes, where sizes depend on the data

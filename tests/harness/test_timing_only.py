@@ -20,6 +20,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "weightgrad": EXCHANGING,
     "gaia": {"threshold": 0.1},
     "diloco": {"local_steps": 3, "fragments": 2, "coding": "int8"},
+    "sparseloco": {"local_steps": 3},
+    "streaming-diloco": {"local_steps": 4, "overlap_steps": 1},
     "dgc": {"epoch_steps": 1, "warmup_epochs": 2, "sparsity": 0.9},
 }
 KEPT = ["steps", "time_s", "mean_step_s", "mean_compute_s", "mean_codec_s", "wan_bytes", "lan_bytes"]

@@ -295,6 +295,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "weightgrad": EXCHANGING,
     "gaia": {"threshold": 0.02, "barrier_s": 0.001, "clock_steps": 1},
     "diloco": {"local_steps": 3, "fragments": 2},
+    "sparseloco": {"local_steps": 3},
+    "streaming-diloco": {"local_steps": 4, "overlap_steps": 1},
     "local-sgd": {"local_steps": 3},
 }
 VECTORS = [name for name in sorted(SYSTEMS) if not issubclass(SYSTEMS[name], ISGQ)]  # the task has no factors

@@ -20,6 +20,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "weightgrad": EXCHANGING,
     "gaia": {"threshold": 0.02, "barrier_s": 0.001, "clock_steps": 1},
     "diloco": {"local_steps": 3, "fragments": 2},
+    "sparseloco": {"local_steps": 3},
+    "streaming-diloco": {"local_steps": 4, "overlap_steps": 1},
 }
 CASES = [(system, kind) for system in sorted(SYSTEMS) for kind in SYSTEMS[system].topologies]
 STEPS = 8

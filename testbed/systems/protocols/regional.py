@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -44,7 +44,7 @@ class Copy:
 class RegionalSystem(System):
     """The worker, the LPS's update and the models; a subclass adds `lps` and `global_server`."""
 
-    topologies = ("tree",)
+    topologies: ClassVar[tuple[str, ...]] = ("tree",)
     alike = True
     tolerant = True
     returning = ("worker",)
@@ -91,12 +91,14 @@ class RegionalSystem(System):
         for message in gradients[1:]:
             total.add_(self.floats.decode(message.buffers))
         change = state.weights.neg()
-        self.task.training.optimizer.update(
-            state.optimizer, state.weights, total.div_(workers), self.task.rate_at(step)
-        )
+        self.apply(state, total.div_(workers), step)
+        return change.add_(state.weights)
+
+    def apply(self, state: Copy, gradient: torch.Tensor, step: int) -> None:
+        """One update of a copy."""
+        self.task.training.optimizer.update(state.optimizer, state.weights, gradient, self.task.rate_at(step))
         if state.ema is not None:
             state.ema.update(state.weights)
-        return change.add_(state.weights)
 
     async def weights_message(self, node: Node, state: Copy, step: int) -> Message:
         """What the LPS answers its workers."""

@@ -1,0 +1,151 @@
+"""The largest magnitudes of every chunk of a layer, their values in 2 bits.
+
+As SparseLoCo sends them (arXiv 2508.15706; the quantizer is that of its authors' code, with ranges of six standard
+deviations): of the values that a layer keeps, with mean m and standard deviation s, a value x is in the bin
+round((x - m) / (1.5 s)) + 2, cut to 0 .. 3, and stands for the mean of all the values that are in it.
+
+The format is that of `testbed.codecs.sparse`, with chunks in the place of layers. The values take two buffers:
+
+1. means: four float32 for each layer, one for each bin, 0 for one that is empty;
+2. bins: 2 bits for each value, the first in the lowest bits of a byte; bits past the last value are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import ceil
+
+import numpy as np
+import torch
+
+from testbed.codecs import backend
+from testbed.codecs.base import Buffers, Key, VectorCodec, WireBuffers, wire_array
+from testbed.codecs.buffers import Allocate
+from testbed.codecs.registry import codec
+from testbed.codecs.sparse import Floats, Kept, SparseCodec, finite
+from testbed.errors import CodecError
+from testbed.layout import Layer, Layout
+
+BINS = 4
+SIGMAS = 6.0  # that the bins span
+SHIFTS = np.arange(0, 8, 2, dtype=np.uint8)
+
+
+def chunks(layout: Layout, size_of: Callable[[Layer], int]) -> Layout:
+    """A layout with runs of at most so many elements of each layer in the place of its layers."""
+    return Layout(
+        tuple(
+            Layer(layer.name, (min(size, layer.size - start),), layer.offset + start, False)
+            for layer in layout
+            for size in [size_of(layer)]
+            for start in range(0, layer.size, size)
+        )
+    )
+
+
+class Bins:
+    """Values as one of four means of their layer's.
+
+    Parameters
+    ----------
+    chunks : how many chunks each layer has
+    """
+
+    names: tuple[str, ...] = ("means", "bins")
+
+    def __init__(self, chunks: Sequence[int]) -> None:
+        self._ends = np.cumsum(np.array(chunks, np.int64))
+
+    def encode(self, values: np.ndarray, counts: np.ndarray, allocate: Allocate = np.empty) -> Buffers:
+        x, kept, layers = values.astype(np.float64), self._kept(counts), self._layers(counts)
+        centred = x - (self._sums(x, layers) / np.maximum(kept, 1))[layers]
+        deviations = np.sqrt(self._sums(centred**2, layers) / np.maximum(kept - 1, 1))
+        widths = np.where(deviations > 0, SIGMAS / BINS * deviations, 1.0)
+        bins = np.clip(np.rint(centred / widths[layers]) + BINS // 2, 0, BINS - 1).astype(np.uint8)
+        cells = BINS * layers + bins
+        cell_sums, members = (np.bincount(cells, weights, BINS * kept.size) for weights in (x, None))
+        padded = np.zeros(-(-values.size // 4) * 4, np.uint8)
+        padded[: values.size] = bins
+        means = (cell_sums / np.maximum(members, 1)).astype(np.float32)
+        return [means, np.bitwise_or.reduce(padded.reshape(-1, 4) << SHIFTS, axis=1)]
+
+    def decode(self, buffers: WireBuffers, counts: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
+        size = int(counts.sum())
+        means = wire_array(buffers[0], np.float32, BINS * self._ends.size, "means")
+        packed = wire_array(buffers[1], np.uint8, -(-size // 4), "bins")
+        bins = ((packed[:, None] >> SHIFTS) & np.uint8(BINS - 1)).reshape(-1)[:size]
+        return means[BINS * self._layers(counts) + bins]
+
+    def _kept(self, counts: np.ndarray) -> np.ndarray:
+        """The number of values of each layer, of those of each chunk."""
+        return np.diff(np.concatenate([[0], np.cumsum(counts)])[np.concatenate([[0], self._ends])])
+
+    def _layers(self, counts: np.ndarray) -> np.ndarray:
+        """The layer of each value."""
+        return np.repeat(np.arange(self._ends.size), self._kept(counts))
+
+    def _sums(self, values: np.ndarray, layers: np.ndarray) -> np.ndarray:
+        return np.bincount(layers, values, self._ends.size)
+
+
+class ChunkedTopK(VectorCodec):
+    """The largest magnitudes of every chunk.
+
+    Parameters
+    ----------
+    layout : the model
+    kept : the fraction of a chunk's elements, rounded up, above 0 up to 1
+    size : elements of a chunk, of all layers or by layer; a layer's last one has what is left
+    exact : values in float32 instead of 2 bits
+    """
+
+    costs_as = "chunked top-k"
+
+    def __init__(
+        self, layout: Layout, kept: float, size: int | Callable[[Layer], int] = 4096, exact: bool = False
+    ) -> None:
+        if not 0 < kept <= 1:
+            raise CodecError(f"the kept fraction of a chunk is above 0 and at most 1, not {kept}")
+        super().__init__(layout)
+        self.kept = kept
+        size_of = size if callable(size) else lambda layer: size
+        values = Floats() if exact else Bins([-(-layer.size // size_of(layer)) for layer in layout])
+        self._sparse = SparseCodec(chunks(layout, size_of), values)
+        self.decode, self.add = self._sparse.decode, self._sparse.add
+        self._runs = [run for layer in layout for run in _runs(layer, size_of(layer))]
+
+    def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
+        """See `Codec.encode`; no random numbers are drawn."""
+        x = finite(vector, self.layout)
+        found = [
+            self._largest(vector.detach()[start:stop].reshape(-1, size), start) for start, stop, size in self._runs
+        ]
+        places = torch.cat([torch.empty(0, dtype=torch.int64, device=vector.device), *found]).cpu().numpy()
+        places = places.astype(np.uint32)
+        return self._sparse.pack(Kept(places, backend.of(x).sparse.gather(x, places, self._pool.take)))
+
+    def _largest(self, rows: torch.Tensor, start: int) -> torch.Tensor:
+        """The increasing places of the largest of each row, of a run of chunks that begins at `start`.
+
+        Zeros are never among them; of equal magnitudes those that come first are taken.
+        """
+        wanted = min(rows.shape[1], ceil(round(self.kept * rows.shape[1], 6)))
+        magnitudes = rows.abs()
+        least = magnitudes.topk(wanted, sorted=False).values.amin(1, keepdim=True)
+        found = (magnitudes >= least) & (magnitudes > 0)
+        if bool((found.sum(1) > wanted).any()):
+            above = magnitudes > least
+            found &= above | ((found & ~above).cumsum(1) <= wanted - above.sum(1, keepdim=True))
+        return found.flatten().nonzero().flatten() + start
+
+
+def _runs(layer: Layer, size: int) -> Iterator[tuple[int, int, int]]:
+    """Where chunks of one length lie in the vector one after the other: start, stop, length."""
+    cut = layer.size - layer.size % size
+    if cut:
+        yield layer.offset, layer.offset + cut, size
+    if cut < layer.size:
+        yield layer.offset + cut, layer.end, layer.size - cut
+
+
+codec("chunked top-k 1.6 %")(lambda layout: ChunkedTopK(layout, 1 / 64))

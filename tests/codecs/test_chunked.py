@@ -1,0 +1,86 @@
+"""The largest of every chunk in 2 bits: which are kept, what they become, and how many bytes that takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.codecs.chunked import Bins, ChunkedTopK, chunks
+from testbed.errors import CodecError
+from testbed.layout import Layout
+
+LAYOUT = Layout.of([("a.weight", (30, 10)), ("a.bias", (30,)), ("none", (0,)), ("b.weight", (7, 1))])
+
+
+def gaussian(size: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+def test_chunks_are_runs_of_layers() -> None:
+    cut = chunks(LAYOUT, lambda layer: 128)
+    assert [(layer.offset, layer.size) for layer in cut] == [(0, 128), (128, 128), (256, 44), (300, 30), (330, 7)]
+
+
+def test_every_chunk_keeps_its_largest() -> None:
+    vector = gaussian(LAYOUT.size)
+    codec = ChunkedTopK(LAYOUT, 0.05, size=100, exact=True)
+    found = codec.decode(codec.encode(vector))
+    for layer in chunks(LAYOUT, lambda layer: 100):
+        own, kept = vector[layer.slice], found[layer.slice]
+        count = max(1, -(-layer.size // 20))
+        largest = own.abs().sort(descending=True).indices[:count]
+        assert torch.equal(kept.nonzero().flatten(), largest.sort().values)
+        assert torch.equal(kept[largest], own[largest])
+
+
+def test_of_equal_magnitudes_the_first_are_kept_and_zeros_never() -> None:
+    codec = ChunkedTopK(Layout.of([("w", (8,))]), 0.5, size=4, exact=True)
+    found = codec.decode(codec.encode(torch.tensor([1.0, -1.0, 1.0, 1.0, 0.0, 0.0, 3.0, 0.0])))
+    assert found.tolist() == [1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(-1e3, 1e3, width=32), max_size=40), st.integers(1, 7))
+def test_a_value_becomes_the_mean_of_a_bin_and_the_sum_stays(values: list[float], first: int) -> None:
+    x = np.array(values, np.float32)
+    counts = np.array([min(first, x.size), x.size - min(first, x.size)])
+    bins = Bins([1, 1])
+    found = bins.decode(bins.encode(x, counts), counts)
+    assert found.shape == x.shape
+    for own, decoded in zip(np.split(x, [counts[0]]), np.split(found, [counts[0]]), strict=True):
+        if not own.size:
+            continue
+        assert len(set(decoded.tolist())) <= 4
+        np.testing.assert_allclose(own.sum(dtype=float), decoded.sum(dtype=float), rtol=1e-4, atol=1e-2)
+        spread = own.std(ddof=1) if own.size > 1 else 0.0
+        near = np.abs(own - own.mean(dtype=float)) < 2 * spread  # what is not cut off
+        assert (np.abs(own - decoded)[near] <= 1.51 * spread + 1e-3).all()
+
+
+def test_bytes_are_those_of_the_format() -> None:
+    """Of 2 x 4,096 elements 64 a chunk: counts, gaps of about 7.4 bits, sixteen bytes a layer, 2 bits a value."""
+    layout = Layout.of([("w", (8192,))])
+    buffers = ChunkedTopK(layout, 1 / 64).encode(gaussian(8192))
+    counts, gaps, means, bins = (buffer.nbytes for buffer in buffers)
+    assert (counts, means, bins) == (2 * 4, 16, 128 * 2 // 8)
+    assert 128 * 7.3 / 8 < gaps < 128 * 8 / 8 + 2
+
+
+def test_what_it_refuses() -> None:
+    codec = ChunkedTopK(LAYOUT, 0.1, size=100)
+    bad = gaussian(LAYOUT.size)
+    bad[150] = float("inf")
+    with pytest.raises(CodecError, match=r"layer a\.weight: NaN or infinity"):
+        codec.encode(bad)
+    buffers = codec.encode(gaussian(LAYOUT.size))
+    with pytest.raises(CodecError, match="bins: "):
+        codec.decode([*buffers[:3], buffers[3][:-1]])
+    broken = buffers[2].copy()
+    broken[:] = np.nan
+    with pytest.raises(CodecError, match="NaN or infinity"):
+        codec.decode([*buffers[:2], broken, buffers[3]])
+    with pytest.raises(CodecError, match="kept fraction"):
+        ChunkedTopK(LAYOUT, 0.0)
