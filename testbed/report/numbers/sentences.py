@@ -11,7 +11,9 @@ from testbed.record.reader import Run
 from testbed.report.looks import look
 from testbed.report.numbers.asked import Target, data_name, experiment_of, flat, is_modelled, model_name, timing_only
 from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate
-from testbed.report.numbers.wording import duration, is_missing, percent, times
+from testbed.report.numbers.wording import NO_EXCHANGE, duration, is_missing, percent, times
+
+RAISE = "; raise training.steps (make: STEPS)"
 
 
 def title(run: Run) -> str:
@@ -84,7 +86,8 @@ def verdict(run: Run, frame: pd.DataFrame) -> str:
     together = aggregate(frame).sort_values("time_to_target_s", kind="stable")
     first = together.iloc[0]
     if is_missing(first["time_to_target_s"]):
-        return f"No system reached {target}"
+        done = frame["status"].eq("finished").all()
+        return f"No system reached {target} in {frame['steps'].max():,} steps" + (RAISE if done else "")
     how = "first, in" if len(together) > 1 else "in"
     sentence = f"{look(first['system']).label} reaches {target} {how} {duration(first['time_to_target_s'])}"
     speedup = first["speedup_vs_baseline"]
@@ -107,7 +110,7 @@ def fidelity(info: RunInfo) -> str:
         return ""
     known = converted(info.fidelity, FidelityInfo)
     if known is None or not known.figures:
-        return f"not measured on this kernel (make fidelity PROFILE={info.profile})"
+        return f"not measured on this kernel (testbed fidelity {info.profile})"
     within = f"all {known.figures:,} figures within their bounds"
     beyond = f"{known.missed} of {known.figures:,} figures beyond their bounds"
     return f"{beyond if known.missed else within}, measured {known.date[:10]} ({known.path})"
@@ -132,7 +135,9 @@ def _verdict(record: dict[str, Any], base: dict[str, Any], target: Target, metri
     elif not is_missing(gap):
         accuracies = f"{percent(record['final_accuracy'])} against {percent(base['final_accuracy'])}"
         parts.append(f"accuracy {accuracies} ({100 * gap:+.1f} points)".replace("-", "−"))
-    if not is_missing(record["compression"]):
+    if record["silent"]:
+        parts.append(f"{NO_EXCHANGE} between regions")
+    elif not is_missing(record["compression"]):
         parts.append(f"{_ratio(record['compression'], 'fewer', 'more')} WAN bytes per step")
     return "; ".join(parts) or "nothing to compare was measured"
 
