@@ -8,16 +8,17 @@ const named = (element) => element.tagName.toLowerCase() + [...element.classList
 const scrolls = (style) => /auto|scroll/.test(style.overflowX);
 
 function seen(element, box) {  // null where it is hidden, or beyond the edge of what scrolls by itself
-  let [left, top, right, bottom] = [box.left, box.top, box.right, box.bottom], cut = false;
+  let [left, top, right, bottom] = [box.left, box.top, box.right, box.bottom], cut = false, sticky = 0;
   for (let at = element; at && at !== at.ownerDocument.body; at = at.parentElement) {
     const style = at.ownerDocument.defaultView.getComputedStyle(at), own = at.getBoundingClientRect();
     if (style.visibility === "hidden" || style.opacity === "0" || style.position === "fixed") return null;
+    sticky += style.position === "sticky";  // what scrolls goes under it
     if (style.overflowX === "visible") continue;
     cut ||= !scrolls(style) && right - own.right > EDGE;
     [left, right] = [Math.max(left, own.left), Math.min(right, own.right)];
     [top, bottom] = [Math.max(top, own.top), Math.min(bottom, own.bottom)];
   }
-  return right - left > EDGE && bottom - top > EDGE ? { left, top, right, bottom, cut } : null;
+  return right - left > EDGE && bottom - top > EDGE ? { left, top, right, bottom, cut, sticky } : null;
 }
 
 function covers(one, other) {
@@ -51,7 +52,7 @@ function faults(frame) {
   shown.sort((a, b) => a.top - b.top);
   shown.forEach((one, place) => {
     for (let next = place + 1; next < shown.length && shown[next].top < one.bottom; next++)
-      if (covers(one, shown[next])) said.push(`${one.what} covers ${shown[next].what}`);
+      if (one.sticky === shown[next].sticky && covers(one, shown[next])) said.push(`${one.what} covers ${shown[next].what}`);
   });
   for (const box of page.querySelectorAll(TABLES))
     if (box.scrollWidth > box.clientWidth + EDGE && !/gradient/.test(view.getComputedStyle(box).backgroundImage))
