@@ -14,10 +14,11 @@ from testbed.errors import InputError
 from testbed.record.reader import Run, load
 from testbed.report.numbers.columns import table as shown
 from testbed.report.numbers.columns import traffic
-from testbed.report.numbers.sentences import headlines, verdict
+from testbed.report.numbers.sentences import caveats, headlines, verdict
 from testbed.report.numbers.summary import read, summarize
 from testbed.report.numbers.tables import rows
 from testbed.report.numbers.traffic import traffic as hops
+from testbed.report.numbers.wording import percent
 from testbed.report.page.markdown import markdown
 from testbed.report.pictures import draw
 
@@ -71,6 +72,19 @@ def test_where_no_system_reached_the_target_nothing_is_said_to_be_faster_to_it(m
     reached, frame = read(make_run("reached"))
     assert any(title.startswith("Speedup over baseline") for title in titles(draw(reached, "comparison")))
     assert draw(reached, "pareto") and "No system" not in verdict(reached, frame)
+
+
+def test_frames_that_left_late_are_told_by_what_they_do_to_a_step(small_data: None, tmp_path: Path) -> None:
+    run = load(start(experiment(systems={"baseline": {}}, training={"steps": 4}), tmp_path))
+    frame = summarize(run)
+    assert not [said for said in caveats(run, frame) if "late" in said]
+    run.info.delay_report = {"lateness_p99_ms": 2.0}
+    [said] = [said for said in caveats(run, frame) if "late" in said]
+    step_s = run.results[0].steps["time_s"].diff()[1:3].mean()
+    assert "one frame in a hundred more than 2.0 ms late" in said
+    assert f"Baseline up to {percent(4 * 2e-3 / step_s)} (4 messages one after the other)" in said
+    run.info.dilation = 4.0  # what is late by the machine's clock is less so on the run's
+    assert f"Baseline up to {percent(2e-3 / step_s)} " in " ".join(caveats(run, frame))
 
 
 def test_a_run_that_was_stopped_is_not_told_to_take_more_steps(make_run: MakeRun) -> None:

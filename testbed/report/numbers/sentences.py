@@ -9,10 +9,13 @@ import pandas as pd
 from testbed.record.info import DONE, FidelityInfo, MetricInfo, RunInfo, converted
 from testbed.record.reader import Run
 from testbed.report.looks import look
+from testbed.report.numbers import why
 from testbed.report.numbers.asked import Target, data_name, experiment_of, flat, is_modelled, model_name, timing_only
 from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate
 from testbed.report.numbers.wording import NO_EXCHANGE, duration, is_missing, percent, times
 
+LATE_MS = 1.0  # of the delay line's 99th percentile; beyond it a run's report says so
+LATE = "sent one frame in a hundred more than"
 RAISE = "; raise training.steps (make: STEPS)"
 
 
@@ -73,7 +76,25 @@ def caveats(run: Run, frame: pd.DataFrame) -> list[str]:
         said.append(f"Fewer than {FINAL_STEPS} steps: the final loss is the mean of all of them.")
     if len(frame) and BASELINE not in set(frame["system"]):
         said.append("No baseline in this run: speedup and compression have nothing to be measured against.")
-    return said + run.info.notes
+    return [*said, *late_frames(run), *run.info.notes]
+
+
+def late_frames(run: Run) -> list[str]:
+    """That the delay line was late, if it was, and what that does to a step; nothing else."""
+    late_ms = run.info.delay_report.get("lateness_p99_ms")
+    if not isinstance(late_ms, float) or late_ms <= LATE_MS or any(LATE in note for note in run.info.notes):
+        return []
+    late_s = late_ms / 1e3 / (run.info.dilation or 1.0)
+    parts = []
+    for it in why.of_systems(run):
+        messages = sum(bool(piece.peer) for piece in it.last)
+        share = percent(messages * late_s / it.step_s)
+        parts.append(f"{look(it.system).label} up to {share} ({messages} messages one after the other)")
+    done = f", of a step's time, {'; '.join(parts)}" if parts else ""
+    return [
+        f"The delay line {LATE} {late_ms:.1f} ms late: this machine was busy. Each message that a step waits for may "
+        f"have come so much later{done}."
+    ]
 
 
 def verdict(run: Run, frame: pd.DataFrame) -> str:
