@@ -22,7 +22,7 @@ def typed() -> str:
     """What a user types for the command: its name where the shell finds it, else the file beside this Python."""
     if shutil.which("testbed"):
         return "testbed"
-    beside = Path(sys.executable).with_name("testbed")
+    beside = Path(PYTHON[0]).with_name("testbed")
     if not beside.is_file():
         return "python -m testbed"
     return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)

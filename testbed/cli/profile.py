@@ -101,7 +101,7 @@ def _show(options: argparse.Namespace) -> int:
     if options.png:
         _make_png(shown, options.png)
     width = shutil.get_terminal_size((PIPE_WIDTH, 24)).columns
-    print("\n".join([f"{shown.name}: {shown.title}", *_about(shown)]) + "\n")
+    print(f"{shown.name}: {shown.title}\n")
     impaired = any(link.impaired for link in shown.pairs.values())
     for figures in (network_map.GOODPUT, network_map.RTT, *(network_map.IMPAIRMENTS if impaired else ())):
         print("\n".join(network_map.lines(shown, figures, width)) + "\n")
@@ -114,7 +114,7 @@ def _show(options: argparse.Namespace) -> int:
         print(f"cap of {region}: " + ", ".join(f"{way} {mbit:g} Mbit/s" for way, mbit in limits.items() if mbit))
     if shown.assumed:
         print(f"{network_map.ASSUMED} assumed: nobody measured it")
-    print("sources:")
+    print("".join(f"{line}\n" for line in _about(shown)) + "sources:")
     for key, citation in shown.sources.items():
         print(f"  {key}: {citation}")
     if shown.notes:
