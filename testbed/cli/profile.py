@@ -38,7 +38,7 @@ HOSTS.toml lists one host per region:
 def add(commands: Commands) -> None:
     """Add the sub-command."""
     profiles = commands.group("profile", "list, show, check, import and measure WAN profiles", PROFILE_EXAMPLES)
-    profiles.add("list", _list, "list the profiles of topologies/profiles/")
+    profiles.add("list", _list, "list the profiles, how each was measured and what it is for")
     show = profiles.add("show", _show, "print a profile's matrix of goodput and RTT")
     show.add_argument("name", help="a profile: its name, or its TOML file")
     show.add_argument("--png", type=Path, metavar="FILE", help="also draw it as a heat map")
@@ -84,7 +84,14 @@ def _list(_: argparse.Namespace) -> int:
     print(f"{'profile':<{width}}  regions  title")
     for each in found:
         print(f"{each.name:<{width}}  {len(each.regions):>7}  {each.title}")
+        print("".join(f"{'':{width}}           {line}\n" for line in _about(each)), end="")
     return 0
+
+
+def _about(it: Profile) -> list[str]:
+    """How it was measured and what it is for, as far as it says so."""
+    said = {"measured": it.measured, "for": it.use}
+    return [f"{name}: {text}" for name, text in said.items() if text]
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -107,7 +114,7 @@ def _show(options: argparse.Namespace) -> int:
         print(f"cap of {region}: " + ", ".join(f"{way} {mbit:g} Mbit/s" for way, mbit in limits.items() if mbit))
     if shown.assumed:
         print(f"{network_map.ASSUMED} assumed: nobody measured it")
-    print("sources:")
+    print("".join(f"{line}\n" for line in _about(shown)) + "sources:")
     for key, citation in shown.sources.items():
         print(f"  {key}: {citation}")
     if shown.notes:

@@ -14,8 +14,11 @@ from testbed.wan import import_trace, profile, reading, store, trace
 from testbed.wan.profile import Pair
 
 FLOOR_MBIT = 0.1  # for mahimahi's empty intervals: slow enough to feel like an outage, fast enough for TCP to live on
+MOST_CHANGES = 20  # that are shown one by one
 TRACE_EXAMPLES = """\
 examples:
+  testbed trace show brownout
+  testbed trace check mine.csv --profile weightgrad-ec2
   testbed trace import iperf3 day.json --profile weightgrad-ec2 --pair us-west-1:us-east-1 --name day
   testbed trace import mahimahi ATT.down --profile weightgrad-ec2 --pair us-west-1:us-east-1 --name lte
   testbed trace import csv rates.csv --profile wanify-8 --unit Mbit/s --loop 600 --name rates
@@ -24,8 +27,48 @@ examples:
 
 def add(commands: Commands) -> None:
     """Add the sub-command."""
-    traces = commands.group("trace", "import bandwidth traces", TRACE_EXAMPLES)
+    traces = commands.group("trace", "show, check and import bandwidth traces", TRACE_EXAMPLES)
+    show = traces.add("show", _show, "print what a trace does to which links", TRACE_EXAMPLES)
+    check = traces.add("check", _check, "check a trace's file strictly", TRACE_EXAMPLES)
+    for parser in (show, check):
+        parser.add_argument("name", help="a trace: its name, or its CSV file")
+        parser.add_argument("--profile", default="", help="the profile that must have its regions (the one it names)")
     _add_trace_imports(traces.group("import", "make a trace of a recording", TRACE_EXAMPLES))
+
+
+def _read(options: argparse.Namespace) -> tuple[trace.Trace, str]:
+    """The trace, and what it says of itself."""
+    path = trace.find(options.name)
+    said, regions_in_it = trace.about(path)
+    known = profile.load(options.profile).regions if options.profile else regions_in_it
+    return trace.load(path, known), said
+
+
+def _show(options: argparse.Namespace) -> int:
+    found, said = _read(options)
+    last_s = found.changes[-1].time_s
+    print(f"{found.name}: {said or 'it says nothing of itself'}\n")
+    for link in dict.fromkeys(change.link for change in found.changes):
+        own = [change for change in found.changes if change.link == link]
+        rates = [change.goodput_mbit for change in own]
+        rtts = [change.rtt_ms for change in own if change.rtt_ms is not None]
+        delay = f", round trip {min(rtts):g} to {max(rtts):g} ms" if rtts else ""
+        print(f"{link}: {len(own):,} changes, {min(rates):g} to {max(rates):g} Mbit/s{delay}")
+    print()
+    for change in found.changes[:MOST_CHANGES]:
+        delay = "" if change.rtt_ms is None else f", round trip {change.rtt_ms:g} ms"
+        print(f"at {change.time_s:g} s  {change.link}  {change.goodput_mbit:g} Mbit/s{delay}")
+    if len(found.changes) > MOST_CHANGES:
+        print(f"... and {len(found.changes) - MOST_CHANGES:,} more")
+    print(f"after the last, at {last_s:g} s, {found.then}")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    found, _ = _read(options)
+    links = len({change.pair for change in found.changes})
+    print(f"ok: {found.name}: {len(found.changes):,} changes of {links} links over {found.changes[-1].time_s:g} s")
+    return 0
 
 
 def _add_trace_imports(imports: Commands) -> None:

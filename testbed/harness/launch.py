@@ -26,6 +26,7 @@ from testbed.harness.lock import held
 from testbed.record import info as info_file
 from testbed.record.info import RunInfo
 from testbed.record.tensorboard import require as require_tensorboard
+from testbed.report.page.html import FILE_NAME as PAGE
 from testbed.report.page.markdown import REPLAY
 from testbed.report.series import show_series, write_series
 from testbed.report.terminal import show
@@ -33,7 +34,6 @@ from testbed.report.write import write_report
 from testbed.workloads.devices import device as check_device
 
 Say = Callable[[str], None]
-CLONE = Path("experiments", "..", "Makefile")  # in the working directory where that is a clone of the repository
 
 
 class EndedInside(RunError):
@@ -180,7 +180,9 @@ def _close(folder: Path, unfinished: Sequence[Path], why: str, quiet: bool) -> N
         else:
             _report(folder, quiet)
     finally:  # whatever the report comes to
-        raise RunError(f"{why}; what it recorded is kept: go on with testbed run --resume {_shown(folder)}")
+        raise RunError(
+            f"{why}; what it recorded is kept: go on with {interpreter.typed()} run --resume {_shown(folder)}"
+        )
 
 
 def _play_series(folder: Path, jobs: int | None, quiet: bool) -> None:
@@ -210,7 +212,7 @@ def _report_on(folder: Path, play: Callable[[], None], quiet: bool = False) -> N
         with suppress(OSError):  # of a full disk, which the failure itself tells of
             _report(folder, quiet)
             if not (quiet or isinstance(error, Interrupted)):  # which says so itself
-                print(f"resume: testbed run --resume {_shown(folder)}")
+                print(f"resume: {interpreter.typed()} run --resume {_shown(folder)}")
         raise
     _report(folder, quiet)
 
@@ -225,7 +227,7 @@ def _report(folder: Path, quiet: bool) -> None:
     print(f"table: {shown / 'summary.md'}\nplot:  {shown / 'comparison.png'}")
     if (folder / REPLAY).is_file():
         print(f"trace: {shown / REPLAY}")
-    print(f"page:  {'make report RUN=' if CLONE.is_file() else 'testbed report '}{shown}")
+    print(f"page:  {shown / PAGE}  (to open it: {interpreter.typed()} report --open {shown})")
 
 
 def _shown(path: Path) -> Path:

@@ -52,7 +52,6 @@ from testbed.workloads.sized import SizedWorkload
 
 RESULTS = Path("results")
 STOLEN = 0.01  # of the cores' time; beyond it a run that measures says so
-LATE_MS = 1.0  # of the delay stage's 99th percentile; beyond it the run says so
 MODEL_FILE = "model.npz"
 RESERVED = ".reserved"  # room for the end of a record, while it is written
 SHORT_STEPS = 20  # of a run that ends before further processes have started
@@ -235,16 +234,14 @@ def _play_alone(folder: Path, facts: RunInfo, system: str, seed: int) -> None:
 
 
 def _with_warnings(notes: list[str], report: dict[str, Any], stolen: float) -> list[str]:
-    """The run's notes, with one on each of delay stage, trace and machine that did not keep its time."""
-    frames, changes, machine = "The delay line", "Of the trace's", "This machine's hypervisor"
+    """The run's notes, with one on each of links, trace and machine that did not do as they should."""
+    changes, machine = "Of the trace's", "This machine's hypervisor"
     down = "Links went down"
-    said = [note for note in notes if not note.startswith((frames, changes, machine, down))]
+    said = [note for note in notes if not note.startswith((changes, machine, down))]
     if were_down := report.get("were_down"):
         said.append(f"{down} and came up again, which nobody had asked for: {', '.join(were_down)}.")
     if stolen > STOLEN:
         said.append(f"{machine} took {100 * stolen:.0f} % of its time: what was measured meanwhile took longer.")
-    if (late_ms := report.get("lateness_p99_ms", 0.0)) > LATE_MS:
-        said.append(f"{frames} sent one frame in a hundred more than {late_ms:.1f} ms late: this machine was busy.")
     if late := report.get("trace_late", 0):
         worst_ms = report["trace_late_max_ms"]
         said.append(

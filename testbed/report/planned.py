@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from testbed.report.looks import look
+from testbed.report.numbers import prices
 from testbed.report.numbers.wording import NONE, dollars, duration, number, percent, size
 from testbed.report.terminal import plain_unless_terminal, rich_table
 
@@ -127,7 +128,8 @@ def sentences(answer: Answer) -> list[str]:
         said.append(
             f"With {words} it would be {'the same' if same else _short(choice)} for {percent_of(f'{asked:g}')}."
         )
-    return said + list(answer["notes"])
+    priced = any(usd is not None for row in answer["systems"] for usd in row["day_usd"].values())
+    return [*said, *([f"Egress: {prices.NOTE}"] if priced else []), *answer["notes"]]
 
 
 def _recommended(choice: Mapping[str, Any]) -> str:

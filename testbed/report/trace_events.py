@@ -7,6 +7,7 @@ what links carried. Times are microseconds on the run's clock.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import nextafter
 from typing import Any
 
 import pandas as pd
@@ -51,8 +52,12 @@ def _name(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
 
 
 def _slice(process: str, track: str, name: str, begin_s: float, end_s: float, **more: Any) -> dict[str, Any]:
+    """A slice that ends where `end_s` is, or a float before it: viewers drop one that reaches into the next."""
     begin_us, end_us = 1e6 * begin_s, 1e6 * end_s
-    return {"ph": "X", "name": name, "ts": begin_us, "dur": end_us - begin_us, "track": (process, track), **more}
+    dur = end_us - begin_us
+    while begin_us + dur > end_us:
+        dur = nextafter(dur, 0.0)
+    return {"ph": "X", "name": name, "ts": begin_us, "dur": dur, "track": (process, track), **more}
 
 
 def _steps(timeline: Timeline) -> Iterator[dict[str, Any]]:
@@ -68,8 +73,9 @@ def _computed(timeline: Timeline) -> Iterator[dict[str, Any]]:
             if it.begin_s > free_s + SHORTEST_S:
                 yield _slice(process, role, "waiting", free_s, it.begin_s, cat="waiting")
             kind = "coding" if it.codec_s > CODING * (it.end_s - it.begin_s) else "computing"
-            yield _slice(process, role, it.what or kind, it.begin_s, it.end_s, cat=kind)
-            free_s = max(free_s, it.end_s)
+            begin_s = max(it.begin_s, free_s)  # beginnings are rounded to nanoseconds
+            yield _slice(process, role, it.what or kind, begin_s, max(begin_s, it.end_s), cat=kind)
+            free_s = max(begin_s, it.end_s)
         if free_s + SHORTEST_S < timeline.end_s:
             yield _slice(process, role, "waiting", free_s, timeline.end_s, cat="waiting")
 

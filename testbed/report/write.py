@@ -1,4 +1,7 @@
-"""The report of a run, beside its records: `summary.csv`, `summary.md`, `comparison.png`, with a trace `replay.png`."""
+"""The report of a run, beside its records.
+
+`summary.csv`, `summary.md`, `comparison.png`, with a trace `replay.png`, and `report.html`, the page.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from testbed.files import write_whole
 from testbed.record.reader import Run
 from testbed.report.numbers.summary import read
 from testbed.report.numbers.tables import csv
+from testbed.report.page.html import FILE_NAME, page, pictures
 from testbed.report.page.markdown import REPLAY, markdown
 from testbed.report.pictures.registry import PICTURES, drawn
-from testbed.report.pictures.style import save
+from testbed.report.pictures.style import png
 
 PICTURES_BESIDE = {"comparison": "comparison.png", "replay": REPLAY}  # kind: file, where the records have its data
 
@@ -26,8 +30,11 @@ def write_report(folder: Path) -> tuple[Run, pd.DataFrame]:
     """
     run, frame = read(folder)
     write_whole(run.folder / "summary.csv", csv(frame))
+    ready = {}
     for kind, name in PICTURES_BESIDE.items():
         if (figure := drawn(PICTURES.find(kind), [run], frame)) is not None:
-            save(figure, run.folder / name)
+            ready[kind] = png(figure)
+            write_whole(run.folder / name, ready[kind])
     write_whole(run.folder / "summary.md", markdown(run, frame))
+    write_whole(run.folder / FILE_NAME, page(run, frame, pictures(run, frame, ready)))
     return run, frame

@@ -95,7 +95,8 @@ class Cap:
 class Profile:
     """Goodput and RTT for every directed pair of `regions`, and the LAN link that each host hangs on.
 
-    `caps` holds the regions that have one; a fabric must honour them or refuse a profile that has any.
+    `caps` holds the regions that have one; a fabric must honour them or refuse a profile that has any. `measured` says
+    in a line how the rates came about, `use` for which question they are the right ones.
     """
 
     name: str
@@ -110,6 +111,8 @@ class Profile:
     notes: str = ""
     lan_source: str = ""
     lan_assumed: bool = False
+    measured: str = ""
+    use: str = ""
 
     @property
     def assumed(self) -> frozenset[Pair]:
@@ -187,6 +190,8 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
     lan: _Lan
     sources: dict[str, str]
     notes: str = ""
+    measured: str = ""
+    use: str = ""
     caps: dict[str, _Cap] = {}
 
 
@@ -235,6 +240,8 @@ def load(name: str) -> Profile:
         notes=header.notes,
         lan_source=header.lan.source,
         lan_assumed=header.lan.assumed,
+        measured=header.measured,
+        use=header.use,
     )
 
 

@@ -112,6 +112,7 @@ def _profile_csv(profile: Profile) -> str:
 
 def _profile_toml(profile: Profile) -> str:
     lines = [f"title = {_string(profile.title)}"]
+    lines += [f"{key} = {_string(text)}" for key in ("measured", "use") if (text := getattr(profile, key))]
     if profile.notes:
         lines.append(f"notes = {_string(profile.notes)}")
     lines += [

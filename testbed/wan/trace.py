@@ -28,6 +28,7 @@ FOLDER = "topologies/traces"
 COLUMNS = ("time_s", "src_region", "dst_region", "goodput_mbit")
 RTT_COLUMN = "rtt_ms"
 ENDS = {"hold": "", "loop": "period_s", "end": "end_s"}  # with the setting that says when
+SETTINGS = ("end", "profile", *filter(None, ENDS.values()))  # what a comment may set
 LATE_S = 0.05  # a change that comes later than this after its time is counted as late
 HINT = "a trace is a CSV file, see topologies/traces/"
 
@@ -74,6 +75,13 @@ class Trace:
     profile: str = ""
     end_s: float | None = None
 
+    @property
+    def then(self) -> str:
+        """What follows the last change, in words."""
+        if self.period_s is not None:
+            return f"it loops every {self.period_s:g} s"
+        return "it holds" if self.end_s is None else f"the run ends at {self.end_s:g} s"
+
     def after(self, clock_s: float) -> Iterator[Change]:
         """The changes later than `clock_s`, in order, without end where the trace loops."""
         lap = 0 if self.period_s is None else max(0, math.floor(clock_s / self.period_s))
@@ -104,6 +112,20 @@ def find(name: str) -> Path:
     """The file of the trace called `name` in `topologies/traces/`, or that file's path."""
     path = Path(name)
     return (None if shipped.is_file(path) else shipped.find(FOLDER, f"{path.name.removesuffix('.csv')}.csv")) or path
+
+
+def about(path: Path) -> tuple[str, tuple[str, ...]]:
+    """What the file says of itself above its header, settings left out; and every region that occurs in it.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read.
+    """
+    table = reading.read_table(path, HINT)
+    said = " ".join(line.lstrip("# ") for line in table.comments if _setting(line)[0] not in SETTINGS)
+    cells = (row.cells.get(column, "").strip() for row in table.rows for column in COLUMNS[1:3])
+    return said, tuple(dict.fromkeys(filter(None, cells)))
 
 
 def load(path: Path, regions: tuple[str, ...]) -> Trace:

@@ -16,6 +16,7 @@ import pytest
 from small_runs import PLAIN, plain, toml, use_small_data
 
 from testbed.cli import main
+from testbed.interpreter import typed
 from testbed.record.info import RunInfo, read_info, write_info
 from testbed.workloads.data.records import Records
 
@@ -63,7 +64,8 @@ def test_a_run_from_file_to_report(small_data: None, command: Output, file: Path
     assert re.fullmatch(r"\d{8}-\d{6}-virtual", folder.name)
     assert f"table: {folder}/summary.md" in stdout
     assert f"plot:  {folder}/comparison.png" in stdout
-    assert f"page:  make report RUN={folder}" in stdout
+    assert f"page:  {folder}/report.html  (to open it: {typed()} report --open {folder})" in stdout
+    assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
     for system in ("Baseline", "TernGrad", "WeightGrad"):
         assert system in stdout
     assert "baseline, seed 0: step 8/8" in stderr

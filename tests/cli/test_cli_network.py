@@ -56,8 +56,25 @@ def refused(capsys, *arguments: str | Path) -> str:
 def test_list_names_every_profile_with_its_regions(capsys):
     code, out, _ = answer(capsys, "profile", "list")
     assert code == 0
-    rows = {line.split()[0]: line.split()[1] for line in out.splitlines()[1:]}
+    rows = {line.split()[0]: line.split()[1] for line in out.splitlines()[1:] if not line.startswith(" ")}
     assert rows == {name: str(len(profile.load(name).regions)) for name in profile.available()}
+    for name in profile.available():
+        it = profile.load(name)
+        assert f"measured: {it.measured}\n" in out and f"for: {it.use}\n" in out
+
+
+def test_a_trace_is_shown_and_checked(capsys, tmp_path):
+    code, out, _ = answer(capsys, "trace", "show", "brownout")
+    assert code == 0 and out.startswith("brownout: Synthetic: N. California's paths fade")
+    assert "us-west-1>us-east-2: 6 changes, 11.9 to 119 Mbit/s, round trip 49 to 320 ms" in out
+    assert "at 10 s  us-west-1>us-east-2  59.5 Mbit/s, round trip 80 ms" in out
+    assert out.endswith("after the last, at 45 s, the run ends at 60 s\n") and "# end" not in out
+    assert " more\nafter the last, " in answer(capsys, "trace", "show", "wanify-resampled")[1]
+    code, out, _ = answer(capsys, "trace", "check", "outage", "--profile", "weightgrad-ec2")
+    assert (code, out) == (0, "ok: outage: 4 changes of 2 links over 50 s\n")
+    assert "no region 'us-west-1'" in refused(capsys, "trace", "check", "outage", "--profile", "residential")
+    (tmp_path / "back.csv").write_text("time_s,src_region,dst_region,goodput_mbit\n5,a,b,1\n4,a,b,1\n")
+    assert "back.csv:3: time goes back to 4 s" in refused(capsys, "trace", "check", tmp_path / "back.csv")
 
 
 def test_show_prints_goodput_and_round_trip_of_every_pair(capsys):

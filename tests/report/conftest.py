@@ -74,7 +74,7 @@ def write_run(
         "model": {"name": "cifarnet"},
         "data": {"dataset": "cifar10"},
         "training": {"steps": steps, "batch_size": 128},
-        "topology": {"regions": ["us-west-1", "us-east-1"], "workers_per_region": 4},
+        "topology": {"profile": "weightgrad-ec2", "regions": ["us-west-1", "us-east-1"], "workers_per_region": 4},
         "target": {"loss": 1.8, "window": 10} if target is None else target,
         "systems": {system: {} for system in systems},
         "run": {"timeline_steps": 3},

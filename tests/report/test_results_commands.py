@@ -37,6 +37,18 @@ def test_plot_draws_everything_there_is_beside_the_records(make_run: MakeRun) ->
     assert {path.name for path in (folder / "plots").iterdir()} == {"loss.png", "speedup.png", "time.png"}
 
 
+def test_report_opens_the_page_in_the_users_browser(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, browser = make_run(), tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    monkeypatch.setattr("webbrowser._tryorder", None)  # it looks for browsers once
+    assert run("report", folder, "--open") == 0
+    assert (tmp_path / "opened").read_text().strip() == (folder / "report.html").resolve().as_uri()
+
+
 def test_plot_puts_several_runs_into_one_picture(make_run: MakeRun) -> None:
     first, second = make_run("a"), make_run("b", topology={"regions": ["x"], "workers_per_region": 2})
     assert run("plot", first, second, "--format", "png") == 0

@@ -79,7 +79,7 @@ def test_a_target_that_was_not_reached_is_never_a_number(make_run: MakeRun) -> N
     at = heads.index("time to target")
     assert {line[at] for line in cells} == {wording.NOT_REACHED}
     assert all("did not reach loss ≤ 0.1 in 120 steps (nor did baseline)" in s for s in headlines(run, frame))
-    assert sentences.verdict(run, frame) == "No system reached loss ≤ 0.1"
+    assert sentences.verdict(run, frame) == "No system reached loss ≤ 0.1 in 120 steps" + sentences.RAISE
 
 
 def test_a_seed_that_did_not_reach_the_target_is_counted(make_run: MakeRun) -> None:

@@ -76,7 +76,7 @@ def test_the_trace_file_has_a_track_a_role_and_an_arrow_a_message(run: Run, tmp_
     # Slices of a track lie side by side: viewers nest those that overlap.
     for role in it.roles:
         own = sorted((e["ts"], e["dur"]) for e in events if e["ph"] == "X" and names[e["pid"], e["tid"]] == role)
-        assert all(a + took <= b + 0.01 for (a, took), (b, _) in pairwise(own)), role
+        assert all(a + took <= b for (a, took), (b, _) in pairwise(own)), role
 
 
 def test_perfettos_own_types_read_the_same_steps(run: Run, tmp_path: Path) -> None:

@@ -312,6 +312,8 @@ def profiles(draw) -> Profile:
     return Profile(
         name=draw(NAMES),
         title=draw(WORDS),
+        measured=draw(WORDS),
+        use=draw(WORDS),
         regions=tuple(dict.fromkeys(region for pair in pairs for region in pair)),
         lan=Link(draw(RATES), draw(st.floats(0, 5))),
         pairs=pairs,

@@ -36,6 +36,19 @@ def test_every_figure_has_a_source_with_a_date_or_says_that_it_is_assumed(name):
     assert shipped.notes
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_each_says_how_it_was_measured_and_what_it_is_for(name):
+    shipped = profile.load(name)
+    assert shipped.measured and shipped.use
+    assert shipped.measured.startswith("no; ") == all("assumed" in each.source for each in shipped.origins.values())
+
+
+def test_the_documentation_states_how_far_two_profiles_of_the_same_regions_are_apart():
+    many, one = profile.load("skyplane-22"), profile.load("wanify-8")
+    ratios = sorted(many.link(*pair).goodput_mbit / link.goodput_mbit for pair, link in one.pairs.items())
+    assert [round(ratio) for ratio in (ratios[0], ratios[len(ratios) // 2], ratios[-1])] == [38, 63, 89]
+
+
 def test_wanify_has_medians_between_their_percentiles():
     shipped = profile.load("wanify-8")
     assert len(shipped.regions) == 8

@@ -12,7 +12,18 @@ from testbed.record.info import DONE
 from testbed.report.looks import look
 from testbed.report.numbers.asked import spoken
 from testbed.report.numbers.summary import BASELINE, REACHED, SPENT, aggregate
-from testbed.report.numbers.wording import NONE, NOT_REACHED, clock, dollars, duration, is_missing, percent, size, times
+from testbed.report.numbers.wording import (
+    NO_EXCHANGE,
+    NONE,
+    NOT_REACHED,
+    clock,
+    dollars,
+    duration,
+    is_missing,
+    percent,
+    size,
+    times,
+)
 
 SPENT_HEADS = dict(zip(SPENT, ("computing", "codec", "on the LAN", "on the WAN", "waiting"), strict=True))
 
@@ -139,6 +150,8 @@ def _cell(record: dict[str, Any], column: Column) -> str:
     for reached, metric in REACHED.items():
         if column.metric == metric and record[reached] < record["seeds"]:
             return NOT_REACHED if not record[reached] else f"{NOT_REACHED} by {record['seeds'] - record[reached]}"
+    if column.metric == "compression" and record["silent"]:
+        return NO_EXCHANGE if record["silent"] == record["seeds"] else f"{NO_EXCHANGE} by {record['silent']}"
     text = column.write(record[column.metric])
     half = record[f"{column.metric}_high"] - record[column.metric]
     return f"{text} ± {column.write(half)}" if half > NOTHING * abs(record[column.metric]) else text

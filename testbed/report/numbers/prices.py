@@ -13,6 +13,7 @@ from testbed.wan import reading
 
 PRICES = shipped.HERE / "topologies" / "prices.csv"
 COLUMNS = ("src_region", "dst_region", "usd_per_gb")
+NOTE = "AWS list price, volume discounts and free tier not included."
 GB = 1e9  # bytes; a provider that bills by 2^30 bytes charges 7 % less than computed here
 
 
@@ -36,8 +37,8 @@ def prices(path: Path = PRICES) -> dict[str, float]:
 
 @cache
 def sources(path: Path = PRICES) -> tuple[str, ...]:
-    """What the price list says of itself: where its prices come from and when."""
-    return tuple(line.lstrip("# ") for line in reading.read_table(path).comments)
+    """What the prices are, and what the list says of itself: where they come from and when."""
+    return (NOTE, *(line.lstrip("# ") for line in reading.read_table(path).comments))
 
 
 def egress_usd(wan_bytes: Mapping[str, int]) -> float:

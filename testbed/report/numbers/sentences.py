@@ -9,9 +9,14 @@ import pandas as pd
 from testbed.record.info import DONE, FidelityInfo, MetricInfo, RunInfo, converted
 from testbed.record.reader import Run
 from testbed.report.looks import look
+from testbed.report.numbers import why
 from testbed.report.numbers.asked import Target, data_name, experiment_of, flat, is_modelled, model_name, timing_only
 from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate
-from testbed.report.numbers.wording import duration, is_missing, percent, times
+from testbed.report.numbers.wording import NO_EXCHANGE, duration, is_missing, percent, times
+
+LATE_MS = 1.0  # of the delay line's 99th percentile; beyond it a run's report says so
+LATE = "sent one frame in a hundred more than"
+RAISE = "; raise training.steps (make: STEPS)"
 
 
 def title(run: Run) -> str:
@@ -71,7 +76,25 @@ def caveats(run: Run, frame: pd.DataFrame) -> list[str]:
         said.append(f"Fewer than {FINAL_STEPS} steps: the final loss is the mean of all of them.")
     if len(frame) and BASELINE not in set(frame["system"]):
         said.append("No baseline in this run: speedup and compression have nothing to be measured against.")
-    return said + run.info.notes
+    return [*said, *late_frames(run), *run.info.notes]
+
+
+def late_frames(run: Run) -> list[str]:
+    """That the delay line was late, if it was, and what that does to a step; nothing else."""
+    late_ms = run.info.delay_report.get("lateness_p99_ms")
+    if not isinstance(late_ms, float) or late_ms <= LATE_MS or any(LATE in note for note in run.info.notes):
+        return []
+    late_s = late_ms / 1e3 / (run.info.dilation or 1.0)
+    parts = []
+    for it in why.of_systems(run):
+        messages = sum(bool(piece.peer) for piece in it.last)
+        share = percent(messages * late_s / it.step_s)
+        parts.append(f"{look(it.system).label} up to {share} ({messages} messages one after the other)")
+    done = f", of a step's time, {'; '.join(parts)}" if parts else ""
+    return [
+        f"The delay line {LATE} {late_ms:.1f} ms late: this machine was busy. Each message that a step waits for may "
+        f"have come so much later{done}."
+    ]
 
 
 def verdict(run: Run, frame: pd.DataFrame) -> str:
@@ -84,7 +107,8 @@ def verdict(run: Run, frame: pd.DataFrame) -> str:
     together = aggregate(frame).sort_values("time_to_target_s", kind="stable")
     first = together.iloc[0]
     if is_missing(first["time_to_target_s"]):
-        return f"No system reached {target}"
+        done = frame["status"].eq("finished").all()
+        return f"No system reached {target} in {frame['steps'].max():,} steps" + (RAISE if done else "")
     how = "first, in" if len(together) > 1 else "in"
     sentence = f"{look(first['system']).label} reaches {target} {how} {duration(first['time_to_target_s'])}"
     speedup = first["speedup_vs_baseline"]
@@ -107,7 +131,7 @@ def fidelity(info: RunInfo) -> str:
         return ""
     known = converted(info.fidelity, FidelityInfo)
     if known is None or not known.figures:
-        return f"not measured on this kernel (make fidelity PROFILE={info.profile})"
+        return f"not measured on this kernel (testbed fidelity {info.profile})"
     within = f"all {known.figures:,} figures within their bounds"
     beyond = f"{known.missed} of {known.figures:,} figures beyond their bounds"
     return f"{beyond if known.missed else within}, measured {known.date[:10]} ({known.path})"
@@ -132,7 +156,9 @@ def _verdict(record: dict[str, Any], base: dict[str, Any], target: Target, metri
     elif not is_missing(gap):
         accuracies = f"{percent(record['final_accuracy'])} against {percent(base['final_accuracy'])}"
         parts.append(f"accuracy {accuracies} ({100 * gap:+.1f} points)".replace("-", "−"))
-    if not is_missing(record["compression"]):
+    if record["silent"]:
+        parts.append(f"{NO_EXCHANGE} between regions")
+    elif not is_missing(record["compression"]):
         parts.append(f"{_ratio(record['compression'], 'fewer', 'more')} WAN bytes per step")
     return "; ".join(parts) or "nothing to compare was measured"
 

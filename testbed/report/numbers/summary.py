@@ -11,7 +11,7 @@ time_to_target_s               when the model that is reported first was at the 
                                is the target, time_to_accuracy_s (`numbers.reached` says how that is told)
 resolution_s                   between the two tests of the model that time_to_target_s lies between
 wan_bytes, lan_bytes           on the wire, headers included, of messages between regions, inside regions; each once
-compression                    baseline's WAN bytes per step / this system's, same seed
+compression                    baseline's WAN bytes per step / this system's, same seed; empty before it has `exchanged`
 speedup_vs_baseline            baseline's time_to_target_s / this system's, same seed
 speedup_resolution             by what fraction that may be off since both times lie between two tests: half of each
                                resolution_s against its time
@@ -29,6 +29,8 @@ wan_bytes_to_target            WAN bytes up to time_to_target_s
 egress_usd                     price of the WAN bytes (`numbers.prices`); empty where a pair of regions has none
 accuracy_full, accuracy_quantized, accuracy_ema    last test accuracy of each model
 model, data, profile, compute, dilation            what it was measured on
+exchanged                      whether a region has sent another anything of the system's own, not only the testbed's
+                               mark that ends a segment; empty where nothing is known of the links
 metric, final_metric           the data set's main metric, and its last value of the result, e.g. bits_per_character
 """
 
@@ -47,6 +49,7 @@ from testbed.record.reader import Result, Run, load
 from testbed.report.numbers import prices, reached
 from testbed.report.numbers.asked import Target, data_name, model_name, reported, timing_only
 from testbed.report.numbers.interval import half_width
+from testbed.wan.plan import region_of
 
 BASELINE = "baseline"
 FINAL_STEPS = 50
@@ -59,7 +62,7 @@ COLUMNS = (
     *("mean_codec_s", "mean_lan_s", "mean_wan_s", "mean_waiting_s"),
     *("time_to_accuracy_s", "speedup_to_accuracy", "wan_bytes_to_target", "egress_usd"),
     *("accuracy_full", "accuracy_quantized", "accuracy_ema", "model", "data", "profile", "compute", "dilation"),
-    *("metric", "final_metric", "step_speedup", "timing_only"),
+    *("metric", "final_metric", "step_speedup", "timing_only", "exchanged"),
 )
 METRICS = (
     *("steps", "final_loss", "final_accuracy", "time_s", "time_to_target_s", "wan_bytes", "lan_bytes"),
@@ -71,6 +74,7 @@ METRICS = (
 )
 RATIOS = ("compression", "speedup_vs_baseline", "speedup_to_accuracy", "step_speedup")  # and any speedup_over_<system>
 SPENT = ("compute", "codec", "lan", "wan", "waiting")  # where a step's time went: mean_<name>_s
+SMALL_BYTES = 1000  # what crosses a WAN link in a step of a system that may have exchanged nothing yet
 REACHED = {"reached": "time_to_target_s", "reached_accuracy": "time_to_accuracy_s"}  # counted by `aggregate`
 _INTEGERS = ("wan_bytes", "lan_bytes", "steps_to_target", "wan_bytes_to_target")
 
@@ -136,10 +140,10 @@ def _measure(result: Result, target: Target, metric: str) -> dict[str, Any]:
     first = by_loss if target.loss is not None else by_test
     if first is not None:
         row |= {"time_to_target_s": first.time_s, "steps_to_target": first.step, "resolution_s": first.resolution_s}
-    return row | _traffic(result, first.time_s if first else None)
+    return row | _traffic(result, len(steps), first.time_s if first else None)
 
 
-def _traffic(result: Result, until_s: float | None) -> dict[str, Any]:
+def _traffic(result: Result, steps: int, until_s: float | None) -> dict[str, Any]:
     """Bytes and their price; nothing where no link was measured."""
     totals = result.link_bytes
     if not totals:
@@ -147,9 +151,25 @@ def _traffic(result: Result, until_s: float | None) -> dict[str, Any]:
     wan = wan_only(totals)
     row: dict[str, Any] = {"wan_bytes": sum(wan.values()), "egress_usd": prices.egress_usd(wan)}
     row["lan_bytes"] = max(0, sum(size for link, size in totals.items() if is_uplink(link)) - row["wan_bytes"])
+    row["exchanged"] = sum(wan.values()) > SMALL_BYTES * len(wan) * steps or _exchanged(result)
     if until_s is not None:
         row["wan_bytes_to_target"] = sum(result.link_bytes_until(until_s, list(wan)).values())
     return row
+
+
+def _exchanged(result: Result) -> bool:
+    """Whether some role has sent one of another region more than the mark that ends a segment; true where not known."""
+    events = result.events
+    if "messages" not in events:
+        return True
+    sent = events[events["event"] == "sent"]
+    across = sent["node"].map(region_of) != sent["peer"].map(region_of)
+    return not across.any() or bool((sent.loc[across, "messages"] > 1).any())
+
+
+def reached_by_any(frame: pd.DataFrame) -> bool:
+    """Whether some system and seed reached the target."""
+    return bool(frame["time_to_target_s"].notna().any())
 
 
 def wan_only(link_bytes: Mapping[str, int]) -> dict[str, int]:
@@ -173,6 +193,8 @@ def _last(evaluations: pd.DataFrame, model: str, metric: str) -> float:
 def relate(frame: pd.DataFrame, baseline: str = BASELINE, by: Sequence[str] = ("seed",)) -> pd.DataFrame:
     """Fill `compression` and the speedups: each row against the baseline's with the same `by`."""
     per_step = frame["wan_bytes"].astype("float64") / frame["steps"].where(frame["steps"] > 0)
+    if "exchanged" in frame:
+        per_step = per_step.where(frame["exchanged"].ne(False))
     times = frame.assign(wan_per_step=per_step)
     return frame.assign(
         compression=ratio(times, "wan_per_step", baseline, by),
@@ -224,19 +246,20 @@ def aggregate(frame: pd.DataFrame, by: Sequence[str] = ("system",), metrics: Seq
     Returns
     -------
     One row per system in order of first appearance: the `by` columns, `seeds`, `reached` and `reached_accuracy` (how
-    many of them reached the target, the target accuracy), and for each of `metrics` its mean, `<metric>_low` and
-    `<metric>_high`. Ratios are paired by seed: their mean is the geometric one, their interval that of their
-    logarithms, and a speedup's is wider by `speedup_resolution`. The interval is empty for one seed. A metric that a
-    seed lacks is empty: leaving out the seeds that never reached the target would make the rest look faster than they
-    are.
+    many of them reached the target, the target accuracy), `silent` (how many have exchanged nothing yet), and for each
+    of `metrics` its mean, `<metric>_low` and `<metric>_high`. Ratios are paired by seed: their mean is the geometric
+    one, their interval that of their logarithms, and a speedup's is wider by `speedup_resolution`. The interval is
+    empty for one seed. A metric that a seed lacks is empty: leaving out the seeds that never reached the target would
+    make the rest look faster than they are.
     """
     rows = []
     for key, group in frame.groupby(list(by), sort=False, dropna=False):
         row: dict[str, Any] = dict(zip(by, key, strict=True))
         row["seeds"] = len(group)
         row |= {name: int(group[metric].notna().sum()) for name, metric in REACHED.items()}
+        row["silent"] = int(group["exchanged"].eq(False).sum()) if "exchanged" in group else 0
         for metric in metrics:
             row |= dict(zip((metric, f"{metric}_low", f"{metric}_high"), _interval(group, metric), strict=True))
         rows.append(row)
-    columns = [*by, "seeds", *REACHED, *(f"{m}{end}" for m in metrics for end in ("", "_low", "_high"))]
+    columns = [*by, "seeds", *REACHED, "silent", *(f"{m}{end}" for m in metrics for end in ("", "_low", "_high"))]
     return pd.DataFrame(rows, columns=columns)

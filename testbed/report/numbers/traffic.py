@@ -52,13 +52,18 @@ def _of(result: Result) -> dict[str, float] | None:
     found = {
         "worker up": last[workers],
         "worker down": last[of_workers],
-        "WAN up": last[across & ~from_server],
-        "WAN down": last[across & from_server] if (across & from_server & (last["messages"] > 1)).any() else None,
+        "WAN up": _exchanged(last[across & ~from_server]),
+        "WAN down": _exchanged(last[across & from_server]),
     }
     return {
         hop: float("nan") if part is None or part.empty else part["nbytes"].sum() / len(_ends_of(hop, part)) / steps
         for hop, part in found.items()
     }
+
+
+def _exchanged(sent: pd.DataFrame) -> pd.DataFrame | None:
+    """None where no one has sent more than the mark that ends a segment."""
+    return sent if (sent["messages"] > 1).any() else None
 
 
 def sent_by_workers(run: Run) -> dict[str, float]:

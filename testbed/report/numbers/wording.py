@@ -11,6 +11,7 @@ from testbed.report.looks import clocks
 
 NONE = "–"
 NOT_REACHED = "not reached"
+NO_EXCHANGE = "no exchange yet"
 
 
 def is_missing(value: object) -> bool:

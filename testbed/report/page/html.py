@@ -27,6 +27,7 @@ from testbed.report.pictures.style import png
 FILE_NAME = "report.html"
 TEMPLATE = "page.html.j2"
 LAN = "lan"
+OVERVIEW = ("comparison", "stacked")
 Picture = tuple[str, str, str]  # name, caption, data URI
 
 
@@ -43,7 +44,7 @@ def write_page(folder: Path, path: Path | None = None) -> Path:
 
 def page(run: Run, frame: pd.DataFrame, pictures: Sequence[Picture]) -> str:
     """The HTML of the page; `frame` is `summarize(run)`."""
-    return render(TEMPLATE, **_facts(run, frame), pictures=pictures)
+    return render(TEMPLATE, **_facts(run, frame, pictures))
 
 
 def render(template: str, **facts: Any) -> str:
@@ -58,7 +59,7 @@ def render(template: str, **facts: Any) -> str:
     return environment.get_template(template).render(facts)
 
 
-def _facts(run: Run, frame: pd.DataFrame) -> dict[str, Any]:
+def _facts(run: Run, frame: pd.DataFrame, pictures: Sequence[Picture]) -> dict[str, Any]:
     """What the template shows."""
     info = run.info
     return {
@@ -70,6 +71,8 @@ def _facts(run: Run, frame: pd.DataFrame) -> dict[str, Any]:
         "caveats": caveats(run, frame),
         "conditions": conditions(run).split(" · "),
         "several": frame["seed"].nunique() > 1,
+        "overview": {name: (caption, uri) for name, caption, uri in pictures if name in OVERVIEW},
+        "gallery": [picture for picture in pictures if picture[0] not in OVERVIEW],
         "details": compared_tables(compare([run])) if len(frame) else {},
         "prices": prices.sources() if any(wan_only(one.link_bytes) for one in run.results) else (),
         "faults": disturbed.rows(run),
@@ -116,10 +119,16 @@ def question(run: Run) -> str:
     return f"{where}, how soon does each system {goal}, and what does it put on the wire?"
 
 
-def pictures(run: Run, frame: pd.DataFrame) -> list[Picture]:
-    """The pictures of the page, the overview first."""
-    made = ((kind, drawn(kind, [run], frame)) for kind in (PICTURES.find("comparison"), *gallery()))
-    return [(kind.name, kind.caption, data_uri(png(figure))) for kind, figure in made if figure is not None]
+def pictures(run: Run, frame: pd.DataFrame, ready: Mapping[str, bytes] | None = None) -> list[Picture]:
+    """The pictures of the page: the overview, the same for a narrow window, the others; `ready` has some, by kind."""
+    found, known = [], ready or {}
+    for kind in (*map(PICTURES.find, OVERVIEW), *gallery()):
+        image = known.get(kind.name)
+        if image is None and (figure := drawn(kind, [run], frame)) is not None:
+            image = png(figure)
+        if image is not None:
+            found.append((kind.name, kind.caption, data_uri(image)))
+    return found
 
 
 def data_uri(image: bytes) -> str:

@@ -141,7 +141,7 @@ ROWS: dict[Quantity, Row] = {
 
 
 def paper_rows(run: Run, frame: pd.DataFrame) -> list[list[str]]:
-    """What the papers report for this experiment, model, point and these systems, beside what was measured.
+    """What the papers report for this experiment, model, data, point and these systems, beside what was measured.
 
     Returns
     -------

@@ -30,6 +30,8 @@ Quantity = Literal[
     "processing",  # seconds in which a worker computes and codes 200 batches
     "coding-share",  # the share of a run's time that is spent coding
 ]
+LEARNED: frozenset[Quantity] = frozenset(("speedup", "sooner", "accuracy", "accuracy-top5", "accuracy-gap"))
+"""What depends on what there was to learn."""
 Range = tuple[float, float]
 
 
@@ -43,12 +45,12 @@ class Number(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     source: str
     where: str  # section, table or figure
     conditions: str
+    workloads: tuple[str, ...]  # "MODEL on DATA": those it was measured with
     quantity: Quantity
     system: str
     value: float
     low: float | None = None  # the lower end of a range whose upper end is `value`
     experiment: str = ""
-    model: str = ""
     versus: str = ""
     point: dict[str, float | str] = {}
     time_s: float | None = None
@@ -60,10 +62,10 @@ class Table(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tru
     source: str
     where: str
     conditions: str
+    workloads: tuple[str, ...]
     quantity: Quantity
     values: dict[str, float | Range | dict[str, float]]
     experiment: str = ""
-    model: str = ""
     versus: str = ""
     by: str = ""
     point: dict[str, float | str] = {}
@@ -98,13 +100,18 @@ def numbers() -> tuple[Number, ...]:
 
 
 def fitting(info: RunInfo) -> list[Number]:
-    """The numbers that belong beside a run: those of its experiment, model and settings, of systems it may lack."""
+    """The numbers that belong beside a run: those of its experiment, model, data and settings, of systems it may lack.
+
+    A result of training on stand-in data has none: it is on other data than the paper's.
+    """
     asked = experiment_of(info)
+    workload = f"{asked.model.name} on {asked.data.dataset}"
     return [
         number
         for number in numbers()
         if number.experiment in ("", info.target)
-        and number.model in ("", asked.model.name)
+        and workload in number.workloads
+        and not (info.data.stand_in and number.quantity in LEARNED)
         and all(_holds(asked, number.system, key, value) for key, value in number.point.items())
     ]
 

@@ -13,6 +13,7 @@ from testbed.wan import profile
 
 def test_the_list_says_where_its_figures_come_from_and_when() -> None:
     said = "\n".join(sources())
+    assert said.startswith("AWS list price, volume discounts and free tier not included.")
     assert "source: skyplane-project/skyplane" in said and "Apache-2.0" in said and "date:" in said
 
 

@@ -15,7 +15,7 @@ from small_runs import start
 from testbed.errors import InputError
 from testbed.experiment import load as experiment
 from testbed.record.events import Evaluated, RunEnded, StepDone
-from testbed.record.info import RunInfo
+from testbed.record.info import DataInfo, RunInfo
 from testbed.record.reader import load
 from testbed.record.recorder import Recorder
 from testbed.report.looks import known
@@ -28,6 +28,7 @@ from testbed.report.papers.stated import Number
 from testbed.report.terminal import show
 from testbed.systems import SYSTEMS
 from testbed.workloads import Model
+from testbed.workloads.data.base import DATASETS
 from testbed.workloads.models.base import MODELS, parameter_count
 
 MakeRun = Callable[..., Path]
@@ -46,17 +47,17 @@ def info_of(name: str, scale: str = "", place: int = 0) -> RunInfo:
 @pytest.mark.parametrize(
     ("fields", "value"),
     [
-        ({"source": "weightgrad", "quantity": "speedup", "model": "cifarnet"}, 5.36),
+        ({"source": "weightgrad", "quantity": "speedup", "workloads": ("cifarnet on cifar10",)}, 5.36),
         ({"source": "weightgrad", "experiment": "vggnet", "system": "terngrad"}, 0.863),
         ({"source": "weightgrad", "quantity": "accuracy", "system": "dgc"}, 0.582),
         ({"quantity": "accuracy", "system": "terngrad", "point": {"topology.workers_per_region": 16}}, 0.828),
         ({"experiment": "mqgrad-12", "system": "mqgrad", "time_s": 54_000.0}, 0.656),
         ({"experiment": "mqgrad-18", "system": "fixed-8", "time_s": 144_000.0}, 0.682),
         (
-            {"quantity": "compression", "model": "lenet", "system": "isgq-mse", "point": {"training.batch_size": 512}},
+            {"workloads": ("lenet on mnist",), "system": "isgq-mse", "point": {"training.batch_size": 512}},
             180,
         ),
-        ({"source": "terngrad", "quantity": "throughput", "model": "alexnet"}, 3.04),
+        ({"source": "terngrad", "quantity": "throughput", "workloads": ("alexnet on imagenet",)}, 3.04),
         ({"quantity": "sent-gbyte", "system": "qgt", "point": {"options.threshold": 5e-4}}, 4204.91),
     ],
 )
@@ -83,7 +84,9 @@ def test_every_table_of_the_papers_is_whole() -> None:
 def test_numbers_name_what_there_is() -> None:
     for number in stated.numbers():
         assert {number.system, number.versus or number.system} <= set(SYSTEMS) & set(known())
-        assert number.model in ("", *MODELS)
+        for workload in number.workloads:
+            model, data = workload.split(" on ")
+            assert model in MODELS and data in DATASETS
         assert number.quantity in beside.ROWS and number.conditions and stated.citation(number)
         assert not number.experiment or experiment.find(number.experiment)
 
@@ -112,9 +115,29 @@ def test_a_number_stands_only_beside_its_experiment_model_and_point() -> None:
     gains = [f.value for f in stated.fitting(info_of("isgq", place=1)) if f.system == "isgq-mse"]
     assert gains == [67]  # FC at 1,024: neither another batch nor another model
     thresholds = {
-        f.system: f.value for f in stated.fitting(info_of("threshold-nin", place=3)) if f.quantity == "sent-gbyte"
+        f.system: f.value
+        for f in stated.fitting(info_of("threshold-nin", "paper", place=3))
+        if f.quantity == "sent-gbyte"
     }
     assert thresholds == {"baseline": 53_433, "wgt": 6572.01, "bgt": 31.22, "qgt": 8525.72}
+
+
+def test_a_number_stands_only_beside_its_model_and_data_on_its_wan() -> None:
+    """CifarNet's 83.2 % says nothing of another model, of other data, of generated ones; a speedup is its WAN's."""
+
+    def beside_it(changes: dict[str, Any] | None = None, **data: bool) -> set[str]:
+        info = RunInfo(target="cifarnet", experiment=experiment.load("cifarnet", changes)[0].experiment.as_dict())
+        info.data = DataInfo(**data)
+        return {number.quantity for number in stated.fitting(info)}
+
+    assert beside_it() == {"speedup", "accuracy"}
+    assert (
+        beside_it({"model.name": "tiny"})
+        == beside_it({"data.dataset": "synthetic"})
+        == beside_it(stand_in=True)
+        == set()
+    )
+    assert beside_it({"topology.profile": "skyplane-22"}) == {"accuracy"}
 
 
 def test_the_papers_numbers_stand_beside(make_run: MakeRun) -> None:
@@ -158,7 +181,9 @@ def test_numbers_stand_in_the_summary_and_on_the_terminal_with_their_conditions(
 
 
 def number(quantity: stated.Quantity, system: str = "terngrad", **fields: Any) -> Number:
-    return Number(source="", where="", conditions="", quantity=quantity, system=system, value=1.0, **fields)
+    return Number(
+        source="", where="", conditions="", workloads=(), quantity=quantity, system=system, value=1.0, **fields
+    )
 
 
 def measured(here: beside.Here, quantity: stated.Quantity, system: str = "terngrad", **fields: Any) -> float:
@@ -219,7 +244,7 @@ def test_what_has_no_number_here_says_so(make_run: MakeRun) -> None:
 
 
 def test_a_total_comes_with_its_share_of_the_baselines() -> None:
-    fit = stated.fitting(info_of("threshold-nin", place=3))
+    fit = stated.fitting(info_of("threshold-nin", "paper", place=3))
     texts = {one.system: beside.stated(one, fit) for one in fit if one.quantity == "sent-gbyte"}
     assert texts == {
         "baseline": "53.4 TB",

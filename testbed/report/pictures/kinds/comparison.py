@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from testbed.report.numbers.asked import Target, data_name, timing_only
 from testbed.report.numbers.curves import Curve, curves_of
 from testbed.report.numbers.sentences import conditions, judged, title, verdict
 from testbed.report.numbers.summary import BASELINE, aggregate
-from testbed.report.numbers.wording import NOT_REACHED, clock, duration, is_missing, size, times
+from testbed.report.numbers.wording import NO_EXCHANGE, NOT_REACHED, clock, duration, is_missing, size, times
 from testbed.report.pictures import parts
 from testbed.report.pictures.registry import picture
 from testbed.report.pictures.style import INK, Sheet
@@ -34,38 +35,42 @@ SYSTEMS, BAR = 8, 0.22  # more systems than so many make the picture taller, by 
 def comparison(run: Run, frame: pd.DataFrame) -> Figure:
     """Which system got there first, or is fastest, and what each put on the WAN.
 
-    Loss by step and by time, speedup over the baseline, bytes; of a run in which nothing was computed, how long a step
-    takes, and the bytes.
+    Loss by step and by time, speedup over the baseline, bytes; where no system reached the target, how long a step
+    takes in the place of speedups; of a run in which nothing was computed, these two alone.
     """
-    curves, target = curves_of(run), Target.of(run.info)
     count = frame["system"].nunique()
     rows = max(math.ceil(count / LEGEND_COLUMNS), 1)
     panels = TIMING_PANELS if timing_only(run.info) else PANELS
-    heights = [HEADING + LEGEND_ROW * (rows - 1), panels + _taller(count)]
+    heights = [HEADING + LEGEND_ROW * (rows - 1), panels + taller(count)]
     figure = Sheet(WIDTH, sum(heights), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
     heading, body = np.asarray(figure.subfigures(2, 1, height_ratios=heights))
     _head(heading, heights[0], run, frame)
-    together = aggregate(frame).to_dict("records")
-    if timing_only(run.info):
-        times_, bytes_ = body.subplots(1, 2)
-        _step_bars(times_, together)
-        _wan_bars(bytes_, together)
-        return figure
-    axes = body.subplots(2, 2, height_ratios=[1.0, _bars_share(count)])
-    _loss_by_step(axes[0, 0], curves, target, run.info)
-    _loss_by_time(axes[0, 1], curves, target, frame)
-    _speedup_bars(axes[1, 0], together, target)
-    _wan_bars(axes[1, 1], together)
+    shape = {"nrows": 1} if timing_only(run.info) else {"nrows": 2, "height_ratios": [1.0, bars_share(count)]}
+    draw_panels(list(body.subplots(ncols=2, **shape).flat), run, frame)
     return figure
 
 
-def _taller(systems: int) -> float:
+def draw_panels(axes: Sequence[Axes], run: Run, frame: pd.DataFrame) -> None:
+    """The panels: both of losses, what came of them, bytes; of a run in which nothing was computed the last two."""
+    curves, target = curves_of(run), Target.of(run.info)
+    together = aggregate(frame).to_dict("records")
+    if not timing_only(run.info):
+        _loss_by_step(axes[0], curves, target, run.info)
+        _loss_by_time(axes[1], curves, target, frame)
+    if any(record["reached"] for record in together):
+        _speedup_bars(axes[-2], together, target)
+    else:  # neither a speedup nor a time to a target that nobody has reached, or that there is not
+        _step_bars(axes[-2], together)
+    _wan_bars(axes[-1], together)
+
+
+def taller(systems: int) -> float:
     return BAR * max(systems - SYSTEMS, 0)
 
 
-def _bars_share(systems: int) -> float:
+def bars_share(systems: int) -> float:
     """Height of the bar panels against the loss panels: a bar keeps its thickness when there are many."""
-    return float(np.clip(0.2 + 0.1 * systems, 0.45, 1.0)) + 2 * _taller(systems) / PANELS
+    return float(np.clip(0.2 + 0.1 * systems, 0.45, 1.0)) + 2 * taller(systems) / PANELS
 
 
 def _head(figure: SubFigure, height: float, run: Run, frame: pd.DataFrame) -> None:
@@ -84,13 +89,14 @@ def _head(figure: SubFigure, height: float, run: Run, frame: pd.DataFrame) -> No
         place = (0.988, 1 - 0.11 / height)
         figure.text(*place, text, fontsize=11, fontweight="bold", color="white", ha="right", va="top", bbox=band)
     systems = dict.fromkeys(frame["system"])
-    handles = [_handle(system) for system in systems]
+    handles = [handle(system) for system in systems]
     if handles:
         below = (0.004, -0.1 / height)
         figure.legend(handles=handles, loc="lower left", bbox_to_anchor=below, ncols=LEGEND_COLUMNS, frameon=False)
 
 
-def _handle(system: str) -> Line2D:
+def handle(system: str) -> Line2D:
+    """A system's entry of the legend."""
     style = look(system)
     return Line2D([], [], color=style.color, ls=style.line, marker=style.marker, lw=2.2, ms=6, label=style.label)
 
@@ -186,8 +192,6 @@ def _speedup_bars(axes: Axes, together: list[dict], target: Target) -> None:
 
 def _speedup_label(record: dict, target: Target, related: bool) -> str:
     time_s, speedup = record["time_to_target_s"], record["speedup_vs_baseline"]
-    if not target.stated:
-        return "no target set"
     if is_missing(time_s):
         return NOT_REACHED + (
             f" by {record['seeds'] - record['reached']} of {record['seeds']} seeds" if record["reached"] else ""
@@ -199,8 +203,8 @@ def _speedup_label(record: dict, target: Target, related: bool) -> str:
 
 def _step_bars(axes: Axes, together: list[dict]) -> None:
     axes.set_title("Time of a step")
-    labels = [_step_label(record) for record in together]
     axes.xaxis.set_major_locator(MaxNLocator(5))
+    labels = [_step_label(record) for record in together]
     _bars(axes, together, "mean_step_s", labels)
     axes.set_xlabel("s (times as fast as baseline in brackets)")
 
@@ -223,6 +227,7 @@ def _wan_bars(axes: Axes, together: list[dict]) -> None:
     for record in shown:
         ratio = record["compression"]
         against = "" if is_missing(ratio) or record["system"] == BASELINE else f"  ({_fold(ratio)})"
+        against = f"  ({NO_EXCHANGE})" if record["silent"] else against
         labels.append("not measured" if is_missing(record["wan"]) else size(record["wan"]) + against)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(EngFormatter(unit="B"))

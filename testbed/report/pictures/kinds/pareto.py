@@ -12,7 +12,8 @@ from matplotlib.transforms import Bbox
 from testbed.record.info import DONE
 from testbed.record.reader import Run
 from testbed.report.looks import look
-from testbed.report.numbers.summary import aggregate
+from testbed.report.numbers.asked import Target
+from testbed.report.numbers.summary import aggregate, reached_by_any
 from testbed.report.numbers.wording import is_missing
 from testbed.report.pictures import parts
 from testbed.report.pictures.registry import picture
@@ -23,7 +24,9 @@ NAMED_POINTS = 8  # systems up to which a point has its name beside it
 
 @picture("pareto", order=4)
 def pareto(run: Run, frame: pd.DataFrame) -> Figure | None:
-    """Accuracy against bytes on the WAN; the line joins systems that none beats in both."""
+    """Accuracy against WAN bytes, where the target was reached; the line joins systems that none beats in both."""
+    if Target.of(run.info).stated and not reached_by_any(frame):
+        return None
     together = aggregate(frame[frame["status"].isin(DONE)]).dropna(subset=["wan_bytes", "final_accuracy"])
     together = together[together["wan_bytes"] > 0]
     if len(together) < 2:

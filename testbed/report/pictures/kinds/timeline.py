@@ -20,7 +20,7 @@ from testbed.report.pictures.registry import picture
 from testbed.report.pictures.style import INK
 
 MOST_SYSTEMS, MOST_ROLES = 3, 24  # beyond which nobody could tell them apart in a column
-LANE_INCHES, BAR = 0.085, 0.7
+LANE_INCHES, BAR = 0.1, 0.7
 MESSAGES = {"wan": (PARTS["wan"][1], 0.7, 0.9), "lan": (PARTS["lan"][1], 0.35, 0.8)}  # colour, width, opacity
 
 
@@ -65,7 +65,7 @@ def _panel(axes: Axes, it: Timeline) -> None:
             axes.broken_barh(bars, (lane[str(role)] - BAR / 2, BAR), fc=PARTS[name][1], ec="none", zorder=3)
     for done_s in it.steps_s:
         axes.axvline(done_s / scale, color=INK.text, lw=0.5, ls=parts.DASHES, zorder=1)
-    axes.set_yticks(range(len(it.roles)), it.roles, fontsize=4.5)
+    axes.set_yticks(range(len(it.roles)), it.roles, fontsize=5.5)
     axes.tick_params(axis="y", length=0, pad=1)
     axes.grid(visible=False)
     axes.set_ylim(len(it.roles) - 0.4, -0.6)

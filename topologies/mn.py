@@ -1,0 +1,33 @@
+"""Mininet's own command line in a sandbox, where it needs no root and can harm nothing.
+
+    python topologies/mn.py --custom topologies/weightgrad_ec2.py --topo weightgrad --test none
+    python topologies/mn.py --custom topologies/weightgrad_ec2.py --topo weightgrad,workers=2,server=us-east-1
+
+When `mn` fails, it cleans the whole machine: it kills programs by their names, `ping` and `controller` among them,
+deletes interfaces called *-eth* and all of /tmp/*.log and /tmp/*.out. Here it finds namespaces and a /tmp of its own.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from testbed.emulation import mnexec, sandbox
+from testbed.emulation.network import TOOLS
+from testbed.interpreter import PYTHON
+
+
+def main(arguments: list[str]) -> int:
+    """Enter a sandbox, and there become `mn` with these arguments; its exit status."""
+    if not sandbox.inside():
+        if reason := sandbox.available():
+            sys.exit(f"mn.py: {reason}")
+        return sandbox.run([*PYTHON, __file__, *arguments])
+    mnexec.install(TOOLS)
+    subprocess.run(["mount", "-t", "tmpfs", "none", "/tmp"], check=True)
+    mn = str(Path(sys.executable).with_name("mn"))
+    os.execv(sys.executable, [*PYTHON, mn, *arguments])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
