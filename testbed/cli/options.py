@@ -90,11 +90,14 @@ def points(
     options: argparse.Namespace, changes: Mapping[str, Any] | None = None, seeds: Sequence[int] = ()
 ) -> list[Point]:
     """The experiment that the options of `add_experiment` name, with further changes; InputError as `load` raises."""
-    from testbed.experiment import load
+    from testbed.experiment import load, sweeps
 
-    asked = {**load.parse_changes(options.settings), **(changes or {})}
+    load.find(options.file)
+    settings, axes = load.parse_changes(options.settings), sweeps.parse(getattr(options, "sweep", ()))
     more = faults(options) if hasattr(options, "faults") else ()
-    return load.load(options.file, asked, options.scale, options.systems, seeds, options.plugin, more)
+    by = dict.fromkeys(settings, "--set") | {key: "--sweep" for axis in axes for key in axis}
+    asked = {**settings, **(changes or {})}
+    return load.load(options.file, asked, options.scale, options.systems, seeds, options.plugin, more, axes, by)
 
 
 def one(options: argparse.Namespace) -> Experiment:

@@ -15,6 +15,7 @@ examples:
   testbed run cifarnet                                     every system of the experiment, on the best fabric
   testbed run cifarnet --systems baseline,weightgrad --seeds 0,1,2
   testbed run cifarnet --fabric virtual --set compute.device=m60 --set training.steps=400
+  testbed run cifarnet --sweep topology.profile=weightgrad-ec2,skyplane-22 --sweep training.batch_size=128,512
   testbed run my.toml --scale paper --device cuda
   testbed run systems --timing-only --sizes results/systems/20260101-120000-virtual --set topology.wan_factor=0.5
   testbed run --resume results/cifarnet/20260101-120000-virtual
@@ -29,6 +30,13 @@ def add(commands: Commands) -> None:
         "--fabric",
         metavar="NAME",
         help="mininet (emulate the network), virtual (simulate it) or auto; default: the file's, which is auto",
+    )
+    run.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="KEY=A,B",
+        help="a series: one run with each value, e.g. training.batch_size=128,512; of several, with each of the others",
     )
     run.add_argument("--seeds", type=numbers, default=(), metavar="0,1", help="run each system with these seeds")
     run.add_argument("--trace", metavar="CSV", help="let the WAN's capacity follow a trace, see topologies/traces/")
@@ -114,6 +122,7 @@ def _refuse_beside_resume(options: argparse.Namespace) -> None:
         "--systems": options.systems,
         "--seeds": options.seeds,
         "--set": options.settings,
+        "--sweep": options.sweep,
         "--plugin": options.plugin,
         "--scale": options.scale,
         "--trace": options.trace,

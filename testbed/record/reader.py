@@ -174,11 +174,19 @@ def load(path: str | Path) -> Run:
     results.sort(key=lambda r: (place.get(r.system, len(place)), r.system, r.seed))
     there = {(result.system, result.seed) for result in results}
     missing += [
-        f"{system} seed {seed}: not started"
-        for system, seed in islice(product(info.systems, info.seeds), MOST_PLAYS)
-        if (system, seed) not in there
+        f"not started: {system} seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
+        for system, seeds in _not_started(info, there).items()
     ]
     return Run(folder, info, results, missing)
+
+
+def _not_started(info: RunInfo, there: set[tuple[str, int]]) -> dict[str, list[str]]:
+    """By system the seeds that are to be played and have no record."""
+    found: dict[str, list[str]] = {}
+    for system, seed in islice(product(info.systems, info.seeds), MOST_PLAYS):
+        if (system, seed) not in there:
+            found.setdefault(system, []).append(str(seed))
+    return found
 
 
 def _load_result(folder: Path) -> Result:

@@ -121,7 +121,7 @@ def test_facts_that_are_lost_are_said_to_be(run: Path) -> None:
 
 def test_a_system_that_was_never_started_is_named(run: Path) -> None:
     write_info(run, RunInfo(systems=["baseline", "adaptive", "gaia"], seeds=[0]))
-    assert load(run).missing == ["gaia seed 0: not started"]
+    assert load(run).missing == ["not started: gaia seed 0"]
 
 
 def test_damaged_lines_are_counted(run: Path) -> None:
