@@ -7,6 +7,7 @@ from pathlib import Path
 
 from testbed.cli.options import RUN, Commands
 from testbed.errors import InputError
+from testbed.record.place import check
 
 COMPARE_EXAMPLES = f"""\
 examples:
@@ -40,6 +41,7 @@ def add(commands: Commands) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
+    check(*options.runs)
     from testbed.files import write_whole
     from testbed.report.numbers.asked import target_of
     from testbed.report.numbers.compare import compare, load_all

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from testbed.cli.options import RUN, Commands
+from testbed.record.place import check
 
 PLOT_EXAMPLES = f"""\
 kinds: loss, speedup, accuracy, pareto, time, wan, bandwidth, threshold (WeightGrad), bits (MQGrad), timeline (first
@@ -30,6 +31,7 @@ def add(commands: Commands) -> None:
 
 
 def _plot(options: argparse.Namespace) -> int:
+    check(*options.runs)
     from testbed import plugins
     from testbed.record import series
     from testbed.report import pictures

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from testbed.cli.options import RUN, Commands
+from testbed.record.place import check
 
 
 def add(commands: Commands) -> None:
@@ -17,6 +18,7 @@ def add(commands: Commands) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
+    check(options.run)
     from testbed.record import program
     from testbed.report.page import write_page
     from testbed.report.page.program import write as write_program

@@ -9,6 +9,7 @@ from typing import Any
 
 from testbed.cli.options import Commands, add_experiment, add_faults, count, names, numbers, points
 from testbed.errors import InputError
+from testbed.record.place import check
 
 RUN_EXAMPLES = """\
 examples:
@@ -69,13 +70,13 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from testbed.experiment import load
-    from testbed.harness.launch import Wishes, launch, relaunch
-
     if options.resume is not None:
         if options.file:
             raise InputError("give either an experiment or --resume RUN, not both")
         _refuse_beside_resume(options)
+        check(options.resume)
+        from testbed.harness.launch import relaunch
+
         relaunch(options.resume, options.jobs, options.quiet)
         return 0
     if not options.file:
@@ -91,6 +92,11 @@ def _run(options: argparse.Namespace) -> int:
         changes["compute.math"] = "none"
     if options.sizes:
         changes["compute.sizes"] = sizes(options.sizes)
+    asked = points(options, changes, options.seeds)
+
+    from testbed.experiment import load
+    from testbed.harness.launch import Wishes, launch  # torch, matplotlib and more, which a typo need not wait for
+
     wishes = Wishes(
         target=load.find(options.file).stem,
         device=options.device,
@@ -100,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
         command=tuple(sys.argv[1:]),
         quiet=options.quiet,
     )
-    launch(points(options, changes, options.seeds), wishes)
+    launch(asked, wishes)
     return 0
 
 

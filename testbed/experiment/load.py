@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import inspect
@@ -22,11 +22,13 @@ from testbed.experiment.strict import naming
 from testbed.faults import FAULTS, Fault, sentence
 from testbed.files import plain_name
 from testbed.roles.compute import compute_model
-from testbed.systems import SYSTEMS, Options
+from testbed.systems import SYSTEMS
 from testbed.wan import plain, reading
 from testbed.workloads.data import base as datasets
 from testbed.workloads.models import base as models
-from testbed.workloads.workload import check_fits
+
+if TYPE_CHECKING:
+    from testbed.systems import Options
 
 FOLDER = "experiments"
 SOURCE = "the experiment"  # what errors call plain data
@@ -209,6 +211,16 @@ def _list(value: Any, where: str) -> list[Any]:
     return value
 
 
+def names() -> list[str]:
+    """The experiments that have a name: those here and the testbed's own."""
+    return sorted(shipped.names(FOLDER, ".toml"))
+
+
+def title_of(name: str) -> str:
+    """The title of the experiment called `name`, which its file states; else ""."""
+    return str(_read(find(name)).get("title", ""))
+
+
 def find(name: str) -> Path:
     """The file of the experiment called `name` (or that file's path)."""
     path = Path(name) if name.endswith(".toml") else shipped.find(FOLDER, f"{name}.toml")
@@ -283,6 +295,8 @@ def _check_scale(table: Mapping[str, Any], data: Mapping[str, Any], source: str,
 
 def _check_names(experiment: Experiment, source: str) -> None:
     """Names that only their own part knows: each part's own error, with the file in front."""
+    from testbed.workloads.workload import check_fits  # which needs torch: what has been found wrong by now did not
+
     top = experiment.topology
     with naming(f"{source}: model.name"):
         check_fits(experiment.model, experiment.data)

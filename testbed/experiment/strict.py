@@ -87,11 +87,11 @@ def _keys(kind: inspect.Type, path: str = "") -> Iterator[tuple[str, inspect.Typ
 
 
 def _nearest_key(key: str, path: str, fields: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
-    """As `nearest`, with the section that a key is of: one like it here, else one of the same name elsewhere."""
+    """As `nearest`, with the section that a key is of: one of the same name elsewhere, else one like it here."""
     known = f"known: {listed(sorted(fields))}"
     near = [f"{path}.{found}" if path else found for found in difflib.get_close_matches(key[:COMPARED], fields, n=1)]
     elsewhere = [other for other in whole if other.rpartition(".")[2] == key]
-    found = (near or elsewhere)[:1]
+    found = (elsewhere or near)[:1]
     return f"; did you mean '{found[0]}'? {known}" if found else f"; {known}"
 
 

@@ -135,8 +135,8 @@ def test_damaged_lines_are_counted(run: Path) -> None:
 def test_an_error_says_where_a_run_is(run: Path) -> None:
     with pytest.raises(InputError, match=r"holds 1; the last is .*r1"):
         load(run.parent)
-    with pytest.raises(InputError, match="did you mean 'r1'"):
+    with pytest.raises(InputError, match=r"near it: .*/r1"):
         load(run.parent / "r11")
     (run.parents[1] / "empty").mkdir()
-    with pytest.raises(InputError, match="no run here"):
+    with pytest.raises(InputError, match="no run in"):
         load(run.parents[1] / "empty")
