@@ -123,3 +123,10 @@ def test_a_typo_waits_for_no_library(folder: Path, line: str) -> None:
     )
     done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2"], done.stdout
+
+
+@pytest.mark.parametrize(("module", "status"), [("sandbox", 0), ("init", 1), ("probe", 1)])
+def test_what_runs_inside_a_sandbox_does_nothing_when_it_is_asked_for_help(module: str, status: int) -> None:
+    command = [sys.executable, "-P", "-m", f"testbed.emulation.{module}", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status and "sandbox" in done.stdout + done.stderr and "Traceback" not in done.stderr
