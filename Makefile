@@ -1,21 +1,19 @@
 # Everything a user types; `make help` lists it. Each variable below becomes an option of the command `testbed`.
 
-TARGET  ?= cifarnet
-FABRIC  ?=
-SYSTEMS ?=
-SEEDS   ?=
-STEPS   ?=
-PROFILE ?=
-DEVICE  ?=
-COMPUTE ?=
-JOBS    ?=
-SCALE   ?=
-OUT     ?=
-RUN     ?=
-TRACE   ?=
-FAULT   ?=
-TORCH   ?= torch==2.13.0
-PYTHON  ?= python3
+TARGET    ?= cifarnet
+TORCH     ?= torch==2.13.0
+PYTHON    ?= python3
+VARIABLES := TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE JOBS SCALE OUT RUN TRACE FAULT
+SETUP     := TORCH PYTHON
+
+# A variable of the command line that is none of these would change nothing, without a word.
+given   := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
+unknown := $(firstword $(filter-out $(VARIABLES) $(SETUP),$(given)))
+nearest  = import sys, difflib; print(*difflib.get_close_matches(sys.argv[1], sys.argv[2:], 1))
+ifneq ($(unknown),)
+meant   := $(shell $(PYTHON) -c '$(nearest)' '$(unknown)' $(VARIABLES) $(SETUP))
+$(error unknown variable $(unknown)$(if $(meant),; did you mean $(meant)?) known: $(VARIABLES) $(SETUP))
+endif
 
 VENV    := .venv
 BIN     := $(VENV)/bin
@@ -31,7 +29,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "variables: TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE JOBS SCALE OUT RUN TRACE FAULT (and TORCH, PYTHON for setup)"
+	@echo "variables: $(VARIABLES) (and $(SETUP) for setup)"
 	@echo 'example:   make experiment TARGET=cifarnet SYSTEMS="baseline weightgrad" STEPS=50 OUT=/tmp/results'
 
 setup: $(VENV)/.ready  ## make the virtual environment (quick when nothing changed)

@@ -24,10 +24,9 @@ from testbed.errors import InputError
 from testbed.experiment.load import Point, find
 from testbed.experiment.load import load as load_experiment
 from testbed.experiment.schema import Experiment
-from testbed.harness import sweep
 from testbed.harness.launch import Wishes, launch
 from testbed.harness.session import RESULTS
-from testbed.record import reader
+from testbed.record import reader, series
 from testbed.report import pictures
 from testbed.report.numbers import compare as comparing
 from testbed.report.numbers.asked import target_of
@@ -119,7 +118,7 @@ class Series(Sequence[Run]):
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.labels = list(sweep.read(self.folder).points)
+        self.labels = list(series.read(self.folder).points)
         self._runs = [_read(self.folder / label) for label in self.labels]
 
     def __getitem__(self, index: Any) -> Any:
@@ -228,7 +227,7 @@ def load(path: str | Path) -> Run | Series:
     InputError
         There is no run in that folder.
     """
-    return Series(path) if sweep.is_series(Path(path)) else _read(path)
+    return Series(path) if series.is_series(Path(path)) else _read(path)
 
 
 def compare(

@@ -11,10 +11,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from math import prod
+from typing import TYPE_CHECKING, TypeAlias
 
-from torch import Tensor
+if TYPE_CHECKING:  # reading an experiment file needs no torch
+    from torch import Tensor
 
-Factors = tuple[Tensor, Tensor]  # of a linear layer's gradient, for a batch of L: X [L, inputs], Delta [L, outputs]
+Factors: TypeAlias = "tuple[Tensor, Tensor]"
+"""Of a linear layer's gradient, for a batch of L: X [L, inputs], Delta [L, outputs]."""
 
 
 @dataclass(frozen=True)

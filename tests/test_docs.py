@@ -270,3 +270,14 @@ def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> Non
     assert {page.stem for page in pages} >= {page.stem for page in PAGES if page.parent.name == "docs"}
     for page in pages:
         assert not EXTERNAL.findall(page.read_text()), page
+
+
+def test_make_refuses_a_variable_that_it_does_not_know() -> None:
+    def dry(*given: str) -> subprocess.CompletedProcess[str]:
+        command = ["make", "--dry-run", "experiment", *given]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    wrong = dry("SYSTEM=terngrad", "STEPS=5")
+    assert wrong.returncode == 2 and "unknown variable SYSTEM; did you mean SYSTEMS?" in wrong.stderr
+    right = dry("SYSTEMS=baseline terngrad", "STEPS=5")
+    assert '--systems "baseline terngrad" ' in right.stdout and "training.steps=5" in right.stdout

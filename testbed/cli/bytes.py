@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from testbed.cli.options import RUN, Commands
+from testbed.record.place import check
 
 
 def add(commands: Commands) -> None:
@@ -16,6 +17,7 @@ def add(commands: Commands) -> None:
 
 
 def _bytes(options: argparse.Namespace) -> int:
+    check(options.run)
     from testbed.record.reader import load
     from testbed.report.numbers.tables import markdown_table
     from testbed.report.numbers.traffic import rows, traffic

@@ -22,6 +22,7 @@ from testbed.cli import (
     compare,
     doctor,
     exec,
+    experiments,
     explain,
     fidelity,
     mark,
@@ -32,11 +33,12 @@ from testbed.cli import (
     run,
     sensitivity,
     shell,
+    systems,
     timeline,
     trace,
     tune,
 )
-from testbed.cli.options import Commands
+from testbed.cli.options import Commands, Parser
 from testbed.emulation.sandbox import find_administrators_tools
 from testbed.errors import InputError, TestbedError, of_file
 
@@ -44,6 +46,8 @@ DESCRIPTION = "Train one model across emulated data centers and compare geo-dist
 OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no fault of what was asked for
 COMMANDS = (
     run,
+    experiments,
+    systems,
     exec,
     shell,
     mark,
@@ -149,7 +153,7 @@ def _log_notes(error: TestbedError) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="testbed", description=DESCRIPTION, epilog="example: testbed run cifarnet")
+    parser = Parser(prog="testbed", description=DESCRIPTION, epilog="example: testbed run cifarnet")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for each in COMMANDS:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from testbed.cli.options import RUN, Commands
+from testbed.record.place import check
 
 EXAMPLES = f"""\
 examples:
@@ -23,6 +24,7 @@ def add(commands: Commands) -> None:
 
 
 def _explain(options: argparse.Namespace) -> int:
+    check(options.run)
     from rich.markup import escape
 
     from testbed.record.reader import load

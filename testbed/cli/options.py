@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from testbed.errors import InputError
+from testbed.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -18,15 +20,36 @@ if TYPE_CHECKING:
 RUN = "results/cifarnet/20260101-120000-virtual"  # in examples
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are the command's: one line that says what was meant, and nothing else."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise InputError; a command that is none, or a value that is not one of a few, is said with the nearest."""
+        if choice := re.fullmatch(r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
+            what, found, known = choice.groups()
+            names = re.findall(r"[^', ]+", known)
+            message = f"{what.lower()} '{found}' is unknown{nearest(found, names)}"
+        raise InputError(f"{message} ({self.prog} --help)")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse's; what the command does not know is said here, where its options are known."""
+        found, left = super().parse_known_args(args, namespace)
+        if left:
+            unknown = next((word for word in left if word.startswith("-")), left[0]).partition("=")[0]
+            like = difflib.get_close_matches(unknown, self._option_string_actions, n=1)
+            self.error(f"{unknown} is unknown{f'; did you mean {like[0]}?' if like else ''}")
+        return found, left
+
+
 class Commands:
     """The sub-commands of one level: of `testbed`, or of a command that has sub-commands itself."""
 
-    def __init__(self, commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    def __init__(self, commands: _SubParsersAction[Parser]) -> None:
         self._commands = commands
 
     def add(
         self, name: str, function: Callable[[argparse.Namespace], int], text: str, epilog: str | None = None
-    ) -> argparse.ArgumentParser:
+    ) -> Parser:
         """Declare a sub-command; `text` says in a few words what it does, `epilog` shows examples."""
         parser = self._commands.add_parser(
             name,
@@ -49,7 +72,9 @@ class Commands:
 def add_experiment(parser: argparse.ArgumentParser, needed: bool = True) -> None:
     """Declare what names an experiment and changes it: the file, --systems, --set, --plugin and --scale."""
     parser.add_argument(
-        "file", nargs=None if needed else "?", help="an experiment: its name in experiments/, or a TOML file"
+        "file",
+        nargs=None if needed else "?",
+        help="an experiment: its name in experiments/, or a TOML file",
     )
     parser.add_argument("--systems", type=names, default=(), metavar="A,B", help="only these systems")
     parser.add_argument(
@@ -68,6 +93,14 @@ def add_experiment(parser: argparse.ArgumentParser, needed: bool = True) -> None
         help="Python with systems, models, data sets or others of your own, e.g. ./mine.py; may be repeated",
     )
     parser.add_argument("--scale", default="", help="take the file's [scale.NAME], e.g. paper")
+
+
+def check_file(options: argparse.Namespace) -> None:
+    """Raise InputError unless there is the experiment that is named: asked first, a typo waits for nothing else."""
+    from testbed.experiment import load
+
+    if options.file:
+        load.find(options.file)
 
 
 FAULT_HELP = 'e.g. "partition us-west-1 at 20s for 30s" or "slow */w0 factor=3 at 0s" (docs/faults.md); may be repeated'
@@ -90,11 +123,13 @@ def points(
     options: argparse.Namespace, changes: Mapping[str, Any] | None = None, seeds: Sequence[int] = ()
 ) -> list[Point]:
     """The experiment that the options of `add_experiment` name, with further changes; InputError as `load` raises."""
-    from testbed.experiment import load
+    from testbed.experiment import load, sweeps
 
-    asked = {**load.parse_changes(options.settings), **(changes or {})}
+    settings, axes = load.parse_changes(options.settings), sweeps.parse(getattr(options, "sweep", ()))
     more = faults(options) if hasattr(options, "faults") else ()
-    return load.load(options.file, asked, options.scale, options.systems, seeds, options.plugin, more)
+    by = dict.fromkeys(settings, "--set") | {key: "--sweep" for axis in axes for key in axis}
+    asked = {**settings, **(changes or {})}
+    return load.load(options.file, asked, options.scale, options.systems, seeds, options.plugin, more, axes, by)
 
 
 def one(options: argparse.Namespace) -> Experiment:

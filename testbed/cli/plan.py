@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from testbed.cli.options import Commands, add_experiment, count, names, points
+from testbed.cli.options import Commands, add_experiment, check_file, count, names, points
 from testbed.cli.run import sizes
 from testbed.errors import InputError, nearest
 
@@ -61,6 +61,7 @@ def add(commands: Commands) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    check_file(options)
     from testbed.harness import plan as plans
     from testbed.report import planned
 

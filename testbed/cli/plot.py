@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from testbed.cli.options import RUN, Commands
+from testbed.record.place import check
 
 PLOT_EXAMPLES = f"""\
 kinds: loss, speedup, accuracy, pareto, time, wan, bandwidth, threshold (WeightGrad), bits (MQGrad), timeline (first
@@ -22,7 +23,7 @@ examples:
 def add(commands: Commands) -> None:
     """Add the sub-command."""
     plot = commands.add("plot", _plot, "draw a run's tables and plots again, from its records alone", PLOT_EXAMPLES)
-    plot.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="results/<target>/<run>")
+    plot.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="results/<target>/<run>, or a series")
     plot.add_argument("--kind", action="append", default=[], metavar="KIND", help="draw only this kind; repeatable")
     plot.add_argument("--format", default="png,pdf", metavar="A,B", help="of the plots: png, pdf (both)")
     plot.add_argument("--plugin", action="append", default=[], metavar="FILE", help="Python with kinds of your own")
@@ -30,8 +31,9 @@ def add(commands: Commands) -> None:
 
 
 def _plot(options: argparse.Namespace) -> int:
+    check(*options.runs)
     from testbed import plugins
-    from testbed.harness import sweep
+    from testbed.record import series
     from testbed.report import pictures
     from testbed.report.numbers.compare import load_all
     from testbed.report.page.markdown import REPLAY
@@ -39,7 +41,7 @@ def _plot(options: argparse.Namespace) -> int:
     from testbed.report.write import write_report
 
     plugins.load(options.plugin)
-    if sweep.is_series(options.runs[0]):
+    if series.is_series(options.runs[0]) and not options.kind:
         return _plot_series(options.runs[0])
     folder = options.out or options.runs[0] / pictures.FOLDER
     formats = tuple(name for name in options.format.split(",") if name)
@@ -57,14 +59,14 @@ def _plot(options: argparse.Namespace) -> int:
 
 def _plot_series(folder: Path) -> int:
     """The report of every run of a series, and the series' own."""
-    from testbed.harness import sweep
+    from testbed.record import series
     from testbed.record.info import FILE_NAME
     from testbed.report.series import write_series
     from testbed.report.write import write_report
 
-    labels = list(sweep.read(folder).points)
+    labels = list(series.read(folder).points)
     for label in labels:
         if (folder / label / FILE_NAME).is_file():
             write_report(folder / label)
-    print(f"written: {', '.join(map(str, write_series(folder, labels)))}")
+    print(f"written: {', '.join(map(str, write_series(folder)))}")
     return 0

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from testbed.cli.options import RUN, Commands
+from testbed.record.place import check
 
 
 def add(commands: Commands) -> None:
@@ -20,6 +21,7 @@ def add(commands: Commands) -> None:
 def _report(options: argparse.Namespace) -> int:
     import webbrowser
 
+    check(options.run)
     from testbed.errors import InputError
     from testbed.record import program
     from testbed.report.page import write_page

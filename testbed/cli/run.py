@@ -9,12 +9,14 @@ from typing import Any
 
 from testbed.cli.options import Commands, add_experiment, add_faults, count, names, numbers, points
 from testbed.errors import InputError
+from testbed.record.place import check
 
 RUN_EXAMPLES = """\
 examples:
   testbed run cifarnet                                     every system of the experiment, on the best fabric
   testbed run cifarnet --systems baseline,weightgrad --seeds 0,1,2
   testbed run cifarnet --fabric virtual --set compute.device=m60 --set training.steps=400
+  testbed run cifarnet --sweep topology.profile=weightgrad-ec2,skyplane-22 --sweep training.batch_size=128,512
   testbed run my.toml --scale paper --device cuda
   testbed run systems --timing-only --sizes results/systems/20260101-120000-virtual --set topology.wan_factor=0.5
   testbed run --resume results/cifarnet/20260101-120000-virtual
@@ -29,6 +31,13 @@ def add(commands: Commands) -> None:
         "--fabric",
         metavar="NAME",
         help="mininet (emulate the network), virtual (simulate it) or auto; default: the file's, which is auto",
+    )
+    run.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="KEY=A,B",
+        help="a series: one run with each value, e.g. training.batch_size=128,512; of several, with each of the others",
     )
     run.add_argument("--seeds", type=numbers, default=(), metavar="0,1", help="run each system with these seeds")
     run.add_argument("--trace", metavar="CSV", help="let the WAN's capacity follow a trace, see topologies/traces/")
@@ -61,13 +70,13 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from testbed.experiment import load
-    from testbed.harness.launch import Wishes, launch, relaunch
-
     if options.resume is not None:
         if options.file:
             raise InputError("give either an experiment or --resume RUN, not both")
         _refuse_beside_resume(options)
+        check(options.resume)
+        from testbed.harness.launch import relaunch
+
         relaunch(options.resume, options.jobs, options.quiet)
         return 0
     if not options.file:
@@ -83,6 +92,11 @@ def _run(options: argparse.Namespace) -> int:
         changes["compute.math"] = "none"
     if options.sizes:
         changes["compute.sizes"] = sizes(options.sizes)
+    asked = points(options, changes, options.seeds)
+
+    from testbed.experiment import load
+    from testbed.harness.launch import Wishes, launch  # torch, matplotlib and more, which a typo need not wait for
+
     wishes = Wishes(
         target=load.find(options.file).stem,
         device=options.device,
@@ -92,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
         command=tuple(sys.argv[1:]),
         quiet=options.quiet,
     )
-    launch(points(options, changes, options.seeds), wishes)
+    launch(asked, wishes)
     return 0
 
 
@@ -114,6 +128,7 @@ def _refuse_beside_resume(options: argparse.Namespace) -> None:
         "--systems": options.systems,
         "--seeds": options.seeds,
         "--set": options.settings,
+        "--sweep": options.sweep,
         "--plugin": options.plugin,
         "--scale": options.scale,
         "--trace": options.trace,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from testbed.cli.options import Commands, add_experiment, count, names, one
+from testbed.cli.options import Commands, add_experiment, check_file, count, names, one
 from testbed.errors import InputError, nearest
 from testbed.files import write_whole
 
@@ -31,6 +31,7 @@ def add(commands: Commands) -> None:
 
 
 def _sensitivity(options: argparse.Namespace) -> int:
+    check_file(options)
     from testbed.experiment import load
     from testbed.experiment.assembly import Assembly
     from testbed.harness import sensitivity

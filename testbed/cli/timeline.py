@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from testbed.cli.options import RUN, Commands
+from testbed.record.place import check
 
 EXAMPLES = f"""\
 examples:
@@ -34,6 +35,7 @@ def add(commands: Commands) -> None:
 
 
 def _timeline(options: argparse.Namespace) -> int:
+    check(options.run)
     import msgspec
 
     from testbed.files import write_whole

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from testbed.cli.options import Commands, add_experiment, count, numbers, one
+from testbed.cli.options import Commands, add_experiment, check_file, count, numbers, one
 from testbed.errors import InputError
 
 EPILOG = """\
@@ -32,6 +32,7 @@ def add(commands: Commands) -> None:
 
 
 def _tune(options: argparse.Namespace) -> int:
+    check_file(options)
     from testbed.experiment import load
     from testbed.experiment.assembly import Assembly
     from testbed.fabrics.registry import choose, virtual

@@ -28,6 +28,8 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def main() -> None:
     """Run the command given in the arguments; exit as it does, with 128 + n where signal n ended it."""
+    if len(sys.argv) < 5 or os.getpid() != 1:
+        sys.exit("this is process 1 of a sandbox: python -m testbed.emulation.sandbox COMMAND...")
     control, witness, errors = map(int, sys.argv[1:4])
     command = sys.argv[4:]
     os.dup2(errors, STDERR)

@@ -36,6 +36,11 @@ from testbed.errors import NetworkError
 HERE = Path(__file__).resolve().parent
 MARK = "TESTBED_SANDBOX"  # holds the identity of the process namespace that `init.py` made
 PROBE_TIMEOUT_S = 20.0
+NOT_MADE = 125  # exit status where there is no sandbox
+USAGE = """usage: python -m testbed.emulation.sandbox COMMAND...
+
+Run a command as root of namespaces of its own: whatever it does to networks and processes ends with it.
+example: python -m testbed.emulation.sandbox ip link"""
 SCRATCH = Path("/run/testbed")  # in the sandbox's own /run, which lies in memory
 COMMAND, PROCESS_1 = "its own process", "process 1 of its sandbox"  # what a witness is told of
 STDOUT, STDERR = 1, 2
@@ -243,3 +248,19 @@ def _why_not(line: str) -> str:
             allow = {"1": "0", "0": "1"}[forbids] if name.startswith("kernel") else "10000"
             return f"user namespaces are switched off ({line}); allow them with `sudo sysctl -w {name}={allow}`"
     return f"no user namespaces can be made ({line}); allow them in this container or machine, or run as root"
+
+
+def main(words: Sequence[str]) -> int:
+    """Run a command in a sandbox from the command line; returns its exit status."""
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    find_administrators_tools()
+    if reason := available():
+        print(f"sandbox: {reason}", file=sys.stderr)
+        return NOT_MADE
+    return run(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import inspect
@@ -16,20 +16,23 @@ from msgspec import inspect
 from testbed import plugins as plugin
 from testbed import shipped
 from testbed.errors import InputError, nearest
-from testbed.experiment import strict
+from testbed.experiment import strict, sweeps
 from testbed.experiment.schema import Experiment
 from testbed.experiment.strict import naming
 from testbed.faults import FAULTS, Fault, sentence
 from testbed.files import plain_name
 from testbed.roles.compute import compute_model
-from testbed.systems import SYSTEMS, Options
+from testbed.systems import SYSTEMS
 from testbed.wan import plain, reading
 from testbed.workloads.data import base as datasets
 from testbed.workloads.models import base as models
-from testbed.workloads.workload import check_fits
+
+if TYPE_CHECKING:
+    from testbed.systems import Options
 
 FOLDER = "experiments"
 SOURCE = "the experiment"  # what errors call plain data
+ONE_FABRIC = "run.fabric"
 NO_FAULT = "none"  # what a run of a series is called that has no fault
 EXPERIMENT = inspect.type_info(Experiment)
 # Tables whose keys depend on a name in them, its key, and what they are to be read as.
@@ -38,10 +41,17 @@ CHOSEN = {"model": ("name", models.kind_of), "data": ("dataset", datasets.kind_o
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a series; `label` names what it differs in, "" where there is no series."""
+    """One run of a series.
+
+    Attributes
+    ----------
+    label : names what it differs in, "" where there is no series
+    place : for each axis of the series what the values of its keys are called
+    """
 
     label: str
     experiment: Experiment
+    place: list[dict[str, str]] = field(default_factory=list)
 
 
 def load(
@@ -52,6 +62,8 @@ def load(
     seeds: Sequence[int] = (),
     plugins: Sequence[str] = (),
     faults: Sequence[Any] = (),
+    axes: Sequence[sweeps.Axis] = (),
+    options: Mapping[str, str] | None = None,
 ) -> list[Point]:
     """Read an experiment: its one run, or its series.
 
@@ -63,6 +75,8 @@ def load(
     systems, seeds : run only these; a system the file does not name runs with its default options
     plugins : to load besides those that the file names, as seen from the working directory
     faults : tables or sentences, besides those of the file
+    axes : of a series, besides those of the file; each of their places with each of the others
+    options : by changed or swept key the option that gave it, "--set", which errors name instead of the file
 
     Raises
     ------
@@ -77,36 +91,52 @@ def load(
         named = plugin.load(given, base)
     if found := list(dict.fromkeys([*named, *plugin.load(plugins)])):
         data["plugins"] = found
+    swept = _scaled(data, source, scale)
+    changes = changes or {}
+    with _blaming(source, options or {}):
+        for key, value in changes.items():
+            _put(data, key, value, f"{source}: {key}")
+        if faults:
+            data["faults"] = [*_list(data.get("faults", []), f"{source}: faults"), *faults]
+        plain.check(data, source)  # which the file was when it was read, but not the changes
+        if systems:
+            present = _table(data.get("systems", {}), f"{source}: systems")
+            data["systems"] = {system: present.get(system, {}) for system in systems}
+        if seeds:
+            _table(data.setdefault("run", {}), f"{source}: run")["seeds"] = list(seeds)
+        given_here = [*changes, *(key for axis in axes for key in axis), *(["faults"] if faults else [])]
+        swept = sweeps.without(swept, given_here)
+        return _points(data, [*(_concerning(swept, systems) if systems else swept), *axes], source)
+
+
+@contextmanager
+def _blaming(source: str, options: Mapping[str, str]) -> Iterator[None]:
+    """Within it, an error about a key that an option gave names the option, not the file, which says nothing of it."""
+    try:
+        yield
+    except InputError as error:
+        said = str(error).removeprefix(f"{source}: ").removeprefix("sweep.")
+        about = re.sub(r"^unknown key '([^']*)'", r"\1: unknown key", said)
+        for key, option in options.items():
+            unknown = f"{key}.".startswith(f"{about.partition(': unknown key')[0]}.")
+            if unknown or re.match(rf"{re.escape(key)}(?![\w-])", about):
+                raise InputError(f"{option} {about}") from None
+        raise
+
+
+def _scaled(data: dict[str, Any], source: str, scale: str) -> list[sweeps.Axis]:
+    """Take scales and sweeps out of `data`, lay the scale over it, and return the axes of the series that it is."""
     scales = _table(data.pop("scale", {}), f"{source}: scale")
-    sweeps = {"": _sweep(data.pop("sweep", {}), f"{source}: sweep")}
+    axes = {"": sweeps.read(data.pop("sweep", {}), f"{source}: sweep")}
     for each, table in scales.items():
         if "sweep" in _table(table, f"{source}: scale.{each}"):
-            sweeps[each] = _sweep(table.pop("sweep"), f"{source}: scale.{each}.sweep")
+            axes[each] = sweeps.read(table.pop("sweep"), f"{source}: scale.{each}.sweep")
         _check_scale(table, data, source, f"scale.{each}")
     if scale:
         if scale not in scales:
             raise InputError(f"{source}: no [scale.{scale}]{nearest(scale, scales) if scales else ' or any other'}")
         _lay_over(data, scales[scale])
-    sweep = sweeps.get(scale, sweeps[""])
-    for key, value in (changes or {}).items():
-        _put(data, key, value, f"{source}: {key}")
-        if key in sweep:
-            sweep = {}
-    if faults:
-        data["faults"] = [*_list(data.get("faults", []), f"{source}: faults"), *faults]
-        if "faults" in sweep:
-            sweep = {}
-    plain.check(data, source)  # which the file was when it was read, but not the changes
-    if systems:
-        present = _table(data.get("systems", {}), f"{source}: systems")
-        data["systems"] = {system: present.get(system, {}) for system in systems}
-        sweep = {key: values for key, values in sweep.items() if _system_of(key) in ("", *systems)}
-    if seeds:
-        _table(data.setdefault("run", {}), f"{source}: run")["seeds"] = list(seeds)
-    points = [_point(data, sweep, place, source) for place in range(max(map(len, sweep.values()), default=1))]
-    if len(points) > 1:
-        _check_labels(points, f"{source}: sweep")
-    return points
+    return axes.get(scale, axes[""])
 
 
 def _opened(what: str | Path | Mapping[str, Any] | Experiment) -> tuple[dict[str, Any], str, Path]:
@@ -120,54 +150,41 @@ def _opened(what: str | Path | Mapping[str, Any] | Experiment) -> tuple[dict[str
     return _read(path), str(path), path.parent
 
 
-def _sweep(sweep: Any, where: str) -> dict[str, list[Any]]:
-    """`[sweep]`, checked: keys with lists of values, as many for each."""
-    values = _table(sweep, where)
-    for key, each in values.items():
-        if not isinstance(each, list) or not each:
-            raise InputError(f"{where}.{key} is {each!r}: it must be a list of values")
-    lengths = {key: len(each) for key, each in values.items()}
-    if len(set(lengths.values())) > 1:
-        counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
-        raise InputError(f"{where}: its lists are taken together and must be equally long; {counts}")
-    return values
+def _concerning(axes: Sequence[sweeps.Axis], systems: Sequence[str]) -> list[sweeps.Axis]:
+    """The axes without options of systems that are not run."""
+    kept = [{key: each for key, each in axis.items() if _system_of(key) in ("", *systems)} for axis in axes]
+    return [axis for axis in kept if axis]
 
 
-def _point(data: Mapping[str, Any], sweep: Mapping[str, list[Any]], place: int, source: str) -> Point:
-    """The run at a place of the series."""
-    changed = deepcopy(dict(data))
-    for key, values in sweep.items():
-        _put(changed, key, values[place], f"{source}: sweep.{key}")
-    label = "-".join(f"{_short(key)}={_called(key, values[place], source)}" for key, values in sweep.items())
-    return Point(label.replace("/", "-"), from_dict(changed, source))
+def _points(data: Mapping[str, Any], axes: Sequence[sweeps.Axis], source: str) -> list[Point]:
+    """The runs of the series that has these axes."""
+    points = []
+    for place in sweeps.places(axes, f"{source}: sweep"):
+        changed = deepcopy(dict(data))
+        if ONE_FABRIC in (keys := {key: value for axis in place for key, value in axis.items()}):
+            raise InputError(
+                f"{source}: sweep.{ONE_FABRIC}: the runs of a series share their fabric; begin one on each"
+            )
+        for key, value in keys.items():
+            _put(changed, key, value, f"{source}: sweep.{key}")
+        names = sweeps.called(place, lambda key, value: _called(key, value, source))
+        points.append(Point(sweeps.label(names), from_dict(changed, source), names))
+    if len(points) > 1:
+        sweeps.check_labels((point.label for point in points), f"{source}: sweep")
+    return points
 
 
 def _called(key: str, value: Any, source: str) -> str:
     """What a value of a series is called in its run's label; faults by what they are about."""
     if key != "faults":
-        return str(value)
-    about = "+".join(fault.about for fault in read_faults(value, f"{source}: sweep"))
-    return re.sub(r"[^\w.+]+", "-", about.replace("*", "all")) or NO_FAULT
-
-
-def _check_labels(points: Sequence[Point], where: str) -> None:
-    """Raise unless each run of a series can have a folder of its own, called by its label."""
-    seen = set()
-    for point in points:
-        if plain_name(point.label, f"{where}: the run") in seen:
-            raise InputError(f"{where}: two of its runs would be called '{point.label}'; leave one of them out")
-        seen.add(point.label)
+        return sweeps.plain(value)
+    return sweeps.word("+".join(fault.about for fault in read_faults(value, f"{source}: sweep"))) or NO_FAULT
 
 
 def _system_of(key: str) -> str:
     """The system whose option a key is; "" for any other key."""
     table, _, rest = key.partition(".")
     return rest.partition(".")[0] if table == "systems" else ""
-
-
-def _short(key: str) -> str:
-    """A key as a point's label names it: its last part, a system's option behind the system's name."""
-    return key.removeprefix("systems.") if _system_of(key) else key.rpartition(".")[2]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -192,6 +209,16 @@ def _list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise InputError(f"{where} is {value!r}: it must be a list of tables, or of sentences")
     return value
+
+
+def names() -> list[str]:
+    """The experiments that have a name: those here and the testbed's own."""
+    return sorted(shipped.names(FOLDER, ".toml"))
+
+
+def title_of(name: str) -> str:
+    """The title of the experiment called `name`, which its file states; else ""."""
+    return str(_read(find(name)).get("title", ""))
 
 
 def find(name: str) -> Path:
@@ -268,6 +295,8 @@ def _check_scale(table: Mapping[str, Any], data: Mapping[str, Any], source: str,
 
 def _check_names(experiment: Experiment, source: str) -> None:
     """Names that only their own part knows: each part's own error, with the file in front."""
+    from testbed.workloads.workload import check_fits  # which needs torch: what has been found wrong by now did not
+
     top = experiment.topology
     with naming(f"{source}: model.name"):
         check_fits(experiment.model, experiment.data)
@@ -316,7 +345,7 @@ def _lay_over(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def parse_changes(settings: Sequence[str]) -> dict[str, Any]:
-    """The changes that `--set KEY=VALUE` asks for; a value is TOML, a bare word is a string."""
+    """The changes that `--set KEY=VALUE` asks for; a value is TOML, a bare word is a string, a list may be "a,b"."""
     changes: dict[str, Any] = {}
     for setting in settings:
         path, equals, text = setting.partition("=")
@@ -324,11 +353,13 @@ def parse_changes(settings: Sequence[str]) -> dict[str, Any]:
         if not equals or not key:
             raise InputError(f"--set {setting}: write it as key.path=value, e.g. training.steps=50")
         try:
-            changes[key] = tomllib.loads(f"value = {text}")["value"]
+            value = sweeps.value(text)
+            listed = sweeps.value(f"[{text}]")
         except RecursionError:
             raise InputError(f"--set {key}: nested too deeply") from None
-        except ValueError:  # no TOML
-            changes[key] = text
+        if strict.is_list(EXPERIMENT, key) and not isinstance(value, list):
+            value = listed if isinstance(listed, list) else [sweeps.value(word.strip()) for word in text.split(",")]
+        changes[key] = value
     return changes
 
 

@@ -3,15 +3,16 @@
 Whatever is wrong in it is one line that names the file, the key, what was found and what is allowed. A file may
 hold other sizes of itself: `[scale.paper]` with the keys that differ, taken by `--scale paper`. And it may be a
 series: `[sweep]` names keys with a list of values each, which are taken together, one run for each place in the
-lists. Setting one of these keys on the command line makes it a single run. A scale may have a `[sweep]` of its own,
-which takes the place of the file's; an empty one makes it a single run.
+lists; of several `[[sweep]]` each place is taken with each of the others. Setting one of these keys on the command
+line makes it a single run. A scale may have a `[sweep]` of its own, which takes the place of the file's; an empty one
+makes it a single run.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -19,7 +20,7 @@ from testbed.faults import Schedule
 from testbed.roles.compute import AUTO, MEASURED
 from testbed.roles.gpu_links import GPU_LINKS, gpu_link
 from testbed.roles.roles import Roles
-from testbed.systems import SYSTEMS, System
+from testbed.systems import SYSTEMS
 from testbed.types import Count, Positive
 from testbed.wan import profile as profiles
 from testbed.wan import trace as traces
@@ -28,6 +29,9 @@ from testbed.wan.tcp import Tcp
 from testbed.wan.trace import Trace
 from testbed.workloads import Data, Model
 from testbed.workloads.config import Training
+
+if TYPE_CHECKING:
+    from testbed.systems import System
 
 Asked = Annotated[float, msgspec.Meta(gt=0, le=1e7)] | msgspec.UnsetType
 Dilation = Annotated[float, msgspec.Meta(gt=0, le=1e6)]

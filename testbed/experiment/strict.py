@@ -3,6 +3,7 @@ and what is allowed."""
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from testbed.errors import InputError, nearest
+from testbed.errors import COMPARED, InputError, listed, nearest
 
 S = TypeVar("S", bound=msgspec.Struct)
 SHOWN = 100  # characters of a value
@@ -46,12 +47,15 @@ def naming(where: str) -> Iterator[None]:
         raise InputError(f"{where}: {error}") from None
 
 
-def check_keys(value: Any, kind: inspect.Type, source: str, path: str) -> None:
-    """Raise on a key that no struct at that place has, with the nearest that it has."""
+def check_keys(
+    value: Any, kind: inspect.Type, source: str, path: str, whole: dict[str, inspect.Type] | None = None
+) -> None:
+    """Raise on a key that no struct at that place has, with the nearest that it, or another of the `whole`, has."""
+    whole = dict(_keys(kind, path)) if whole is None else whole
     if isinstance(value, list):
         for item_kind in (each.item_type for each in _alternatives(kind) if isinstance(each, inspect.ListType)):
             for place, item in enumerate(value):
-                check_keys(item, item_kind, source, f"{path}[{place}]")
+                check_keys(item, item_kind, source, f"{path}[{place}]", whole)
     if not isinstance(value, dict):
         return
     struct = _struct_for(value, kind)
@@ -63,8 +67,32 @@ def check_keys(value: Any, kind: inspect.Type, source: str, path: str) -> None:
     for key, inner in value.items():
         where = f"{path}.{key}" if path else key
         if key not in fields:
-            raise InputError(f"{source}: unknown key '{where}'{nearest(key, fields)}")
-        check_keys(inner, fields[key], source, where)
+            raise InputError(f"{source}: unknown key '{where}'{_nearest_key(key, path, fields, whole)}")
+        check_keys(inner, fields[key], source, where, whole)
+
+
+def is_list(kind: inspect.Type, path: str) -> bool:
+    """Whether a list is wanted at a dotted path, and nothing else."""
+    found = dict(_keys(kind)).get(path)
+    return isinstance(found, inspect.ListType)
+
+
+def _keys(kind: inspect.Type, path: str = "") -> Iterator[tuple[str, inspect.Type]]:
+    """Every key at and below a place, dotted, with what it takes."""
+    for struct in _structs(kind):
+        for field in struct.fields:
+            where = f"{path}.{field.encode_name}" if path else field.encode_name
+            yield where, field.type
+            yield from _keys(field.type, where)
+
+
+def _nearest_key(key: str, path: str, fields: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
+    """As `nearest`, with the section that a key is of: one of the same name elsewhere, else one like it here."""
+    known = f"known: {listed(sorted(fields))}"
+    near = [f"{path}.{found}" if path else found for found in difflib.get_close_matches(key[:COMPARED], fields, n=1)]
+    elsewhere = [other for other in whole if other.rpartition(".")[2] == key]
+    found = (elsewhere or near)[:1]
+    return f"; did you mean '{found[0]}'? {known}" if found else f"; {known}"
 
 
 def _structs(kind: inspect.Type) -> list[inspect.StructType]:

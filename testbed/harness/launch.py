@@ -24,8 +24,10 @@ from testbed.files import new_folder, plain_name
 from testbed.harness import closing, session, sweep
 from testbed.harness.lock import held
 from testbed.record import info as info_file
+from testbed.record import series
 from testbed.record.info import RunInfo
 from testbed.record.tensorboard import require as require_tensorboard
+from testbed.report.numbers.progress import of_series, shown
 from testbed.report.page.html import FILE_NAME as PAGE
 from testbed.report.page.markdown import REPLAY
 from testbed.report.series import show_series, write_series
@@ -121,7 +123,7 @@ def launch(points: Sequence[Point], wishes: Wishes) -> Path:
 
 def relaunch(folder: Path, jobs: int | None = None, quiet: bool = False, say: Say | None = None) -> None:
     """Go on with the run or the series in `folder`. Raises as `launch` does."""
-    stored = sweep.read(folder) if sweep.is_series(folder) else info_file.read_info(folder, RunInfo)
+    stored = series.read(folder) if series.is_series(folder) else info_file.read_info(folder, RunInfo)
     kind, _ = choose(stored.fabric)
     _play(folder, kind, jobs, quiet, say)
 
@@ -134,7 +136,7 @@ def _play(folder: Path, kind: FabricKind, jobs: int | None, quiet: bool, say: Sa
     if _played_elsewhere(folder, kind, command, quiet, say):
         return
     with held(folder):
-        if sweep.is_series(folder):
+        if series.is_series(folder):
             _play_series(folder, jobs, quiet)
         else:
             _report_on(folder, session.ready(folder, jobs), quiet)
@@ -173,7 +175,7 @@ def _close(folder: Path, unfinished: Sequence[Path], why: str, quiet: bool) -> N
         with held(folder):
             for place in unfinished:
                 closing.close(place, why)
-        if sweep.is_series(folder):
+        if series.is_series(folder):
             for run in dict.fromkeys(place.parents[1] for place in unfinished):
                 write_report(run)
             _show_series(folder, quiet)
@@ -181,7 +183,7 @@ def _close(folder: Path, unfinished: Sequence[Path], why: str, quiet: bool) -> N
             _report(folder, quiet)
     finally:  # whatever the report comes to
         raise RunError(
-            f"{why}; what it recorded is kept: go on with {interpreter.typed()} run --resume {_shown(folder)}"
+            f"{why}; what it recorded is kept: go on with {interpreter.typed()} run --resume {shown(folder)}"
         )
 
 
@@ -190,18 +192,17 @@ def _play_series(folder: Path, jobs: int | None, quiet: bool) -> None:
     try:
         sweep.play(folder, jobs, lambda place, play: _report_on(place, play, quiet))
     except Interrupted:
-        raise Interrupted(f"stopped; go on with --resume {folder}") from None
+        raise Interrupted(f"stopped: {of_series(folder)}") from None
     finally:
         _show_series(folder, quiet)
 
 
 def _show_series(folder: Path, quiet: bool) -> None:
     """Write the report of a series, and print it."""
-    labels = list(sweep.read(folder).points)
-    written = write_series(folder, labels)
+    written = write_series(folder)
     if written and not quiet:
-        show_series(folder, labels)
-        print("\n".join(f"series: {_shown(path)}" for path in written))
+        show_series(folder)
+        print("\n".join(f"series: {shown(path)}" for path in written))
 
 
 def _report_on(folder: Path, play: Callable[[], None], quiet: bool = False) -> None:
@@ -210,9 +211,10 @@ def _report_on(folder: Path, play: Callable[[], None], quiet: bool = False) -> N
         play()
     except TestbedError as error:
         with suppress(OSError):  # of a full disk, which the failure itself tells of
-            _report(folder, quiet)
-            if not (quiet or isinstance(error, Interrupted)):  # which says so itself
-                print(f"resume: {interpreter.typed()} run --resume {_shown(folder)}")
+            said = isinstance(error, Interrupted)  # how to go on
+            _report(folder, quiet or (said and series.is_series(folder.parent)))  # which shows what there is
+            if not (quiet or said):
+                print(f"resume: {interpreter.typed()} run --resume {shown(folder)}")
         raise
     _report(folder, quiet)
 
@@ -223,16 +225,11 @@ def _report(folder: Path, quiet: bool) -> None:
     if quiet:
         return
     show(result, frame)
-    shown = _shown(folder)
-    print(f"table: {shown / 'summary.md'}\nplot:  {shown / 'comparison.png'}")
+    place = shown(folder)
+    print(f"table: {place / 'summary.md'}\nplot:  {place / 'comparison.png'}")
     if (folder / REPLAY).is_file():
-        print(f"trace: {shown / REPLAY}")
-    print(f"page:  {shown / PAGE}  (to open it: {interpreter.typed()} report --open {shown})")
-
-
-def _shown(path: Path) -> Path:
-    path = path.resolve()
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        print(f"trace: {place / REPLAY}")
+    print(f"page:  {place / PAGE}  (to open it: {interpreter.typed()} report --open {place})")
 
 
 def _check_workplace(out: Path, device: str) -> None:

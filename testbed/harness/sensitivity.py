@@ -23,6 +23,7 @@ from testbed.fabrics.registry import FABRICS, virtual
 from testbed.files import write_whole
 from testbed.harness import session, sweep
 from testbed.harness.lock import held
+from testbed.record import series
 from testbed.record.info import FILE_NAME, RunInfo, read_info
 from testbed.record.reader import load as load_run
 from testbed.report.numbers.summary import BASELINE, ratio
@@ -91,9 +92,9 @@ def play(experiment: Experiment, axes: Sequence[Axis], steps: int, folder: Path,
     computed = _compute(experiment, steps, folder / COMPUTED, jobs)
     for axis in axes:
         place, asked = folder / axis.name, points(experiment, axis, steps, computed)
-        if sweep.is_series(place):
+        if series.is_series(place):
             stated = {point.label: on_virtual(point.experiment).as_dict() for point in asked}
-            if sweep.read(place).points != stated:
+            if series.read(place).points != stated:
                 raise _another(place)
         else:
             request = session.Request(target=axis.name, fabric=virtual(), results=folder, command=("sensitivity",))

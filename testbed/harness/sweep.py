@@ -12,37 +12,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from testbed.experiment.load import Point, from_dict
 from testbed.fabrics.registry import FABRICS
-from testbed.files import plain_name
 from testbed.harness import session
 from testbed.harness.lock import held
-from testbed.record.info import DONE, ResultInfo, read_facts, read_info, write_facts
+from testbed.record.info import DONE, ResultInfo, read_info, write_facts
 from testbed.record.info import FILE_NAME as RUN_FILE
+from testbed.record.series import FILE_NAME, SeriesInfo, read
 from testbed.roles.compute import MEASURED
 
-FILE_NAME = "series.json"
 Report = Callable[[Path, Callable[[], None]], None]
 """Plays the run in a folder by calling what it is given, and reports on it."""
-
-
-class Stored(msgspec.Struct, frozen=True):
-    """What `series.json` holds: the points in order, and what was asked for on the command line."""
-
-    target: str
-    fabric: str
-    device: str
-    command: tuple[str, ...]
-    notes: tuple[str, ...]
-    points: dict[str, dict[str, Any]]  # label -> experiment
-    tensorboard: bool = False
-
-
-def is_series(folder: Path) -> bool:
-    """Whether `folder` holds a series rather than a run."""
-    return (folder / FILE_NAME).is_file()
 
 
 def begin(points: Sequence[Point], request: session.Request, folder: Path) -> Path:
@@ -50,7 +30,7 @@ def begin(points: Sequence[Point], request: session.Request, folder: Path) -> Pa
     folder.mkdir(parents=True, exist_ok=True)
     device = FABRICS.find(request.fabric).device
     experiments = {point.label: point.experiment.on(device).as_dict() for point in points}
-    stored = Stored(
+    stored = SeriesInfo(
         request.target,
         request.fabric,
         request.device,
@@ -58,24 +38,10 @@ def begin(points: Sequence[Point], request: session.Request, folder: Path) -> Pa
         request.notes,
         experiments,
         request.tensorboard,
+        {point.label: point.place for point in points},
     )
     write_facts(folder / FILE_NAME, stored)
     return folder
-
-
-def read(folder: Path) -> Stored:
-    """The series in `folder`.
-
-    Raises
-    ------
-    InputError
-        `series.json` is missing or damaged, or a label in it is no name of a folder in this one.
-    """
-    path = folder / FILE_NAME
-    stored = read_facts(path, Stored)
-    for label in stored.points:
-        plain_name(label, f"{path}: points:")
-    return stored
 
 
 def play(folder: Path, jobs: int | None, report: Report) -> None:
@@ -100,7 +66,7 @@ def play(folder: Path, jobs: int | None, report: Report) -> None:
             report(place, session.ready(place, jobs))
 
 
-def _share(folder: Path, stored: Stored, label: str) -> list[str]:
+def _share(folder: Path, stored: SeriesInfo, label: str) -> list[str]:
     """Copy what an earlier run has of systems that are the same there; returns a note on each of them."""
     data = stored.points[label]
     if not FABRICS.find(stored.fabric).virtual_time or data["compute"]["device"] == MEASURED:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from testbed.errors import InputError, nearest
+from testbed.errors import InputError
 from testbed.record import frames, lines
 from testbed.record.events import RunEnded
 from testbed.record.info import FILE_NAME as INFO_NAME
 from testbed.record.info import ResultInfo, RunInfo, read_info
+from testbed.record.place import no_run
 
 MOST_PLAYS = 10_000  # systems and seeds that are looked for; more are no run's, but damage
 
@@ -158,7 +159,7 @@ def load(path: str | Path) -> Run:
     folder = Path(path).resolve()
     found = sorted(folder.glob("*/seed-*"))
     if not found and not (folder / INFO_NAME).is_file():
-        raise InputError(_no_run(Path(path)))
+        raise InputError(no_run(Path(path)))
     missing: list[str] = []
     try:
         info = read_info(folder, RunInfo, on_damage=missing.append)
@@ -174,11 +175,19 @@ def load(path: str | Path) -> Run:
     results.sort(key=lambda r: (place.get(r.system, len(place)), r.system, r.seed))
     there = {(result.system, result.seed) for result in results}
     missing += [
-        f"{system} seed {seed}: not started"
-        for system, seed in islice(product(info.systems, info.seeds), MOST_PLAYS)
-        if (system, seed) not in there
+        f"not started: {system} seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
+        for system, seeds in _not_started(info, there).items()
     ]
     return Run(folder, info, results, missing)
+
+
+def _not_started(info: RunInfo, there: set[tuple[str, int]]) -> dict[str, list[str]]:
+    """By system the seeds that are to be played and have no record."""
+    found: dict[str, list[str]] = {}
+    for system, seed in islice(product(info.systems, info.seeds), MOST_PLAYS):
+        if (system, seed) not in there:
+            found.setdefault(system, []).append(str(seed))
+    return found
 
 
 def _load_result(folder: Path) -> Result:
@@ -217,14 +226,3 @@ def _status(folder: Path, info: ResultInfo) -> str:
         if not info.checksums:  # which stand there once it has ended
             return "partial"
     return "partial" if info.status == "running" else info.status
-
-
-def _no_run(path: Path) -> str:
-    """What to say when `path` holds no run: point to one that is near."""
-    if not path.exists():
-        siblings = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
-        return f"{path}: no such run" + (nearest(path.name, siblings) if siblings else "")
-    runs = sorted(child.parent for child in path.glob(f"*/{INFO_NAME}"))
-    if runs:
-        return f"{path}: not a run, but it holds {len(runs)}; the last is {runs[-1]}"
-    return f"{path}: no run here; give a folder results/<target>/<run-id>"

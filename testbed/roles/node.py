@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext, suppress
@@ -382,6 +383,8 @@ class Node(ABC):
             self._failure.cancel()
             for task in (main, *self._tasks, *self._servers):
                 task.cancel()
+            if inspect.getcoroutinestate(role) == inspect.CORO_CREATED:
+                role.close()  # stopped before its first step: it is not to be waited for any more
             self._tasks, self._servers = [], []
 
     async def _segment(self, role: Coroutine[Any, Any, None]) -> None:

@@ -20,6 +20,7 @@ from testbed.wan.reading import UNITS_MBIT, Row, Table
 SPREAD_RUNS = 5  # repetitions from which percentiles say something
 SRC, DST = ("src_region", "src"), ("dst_region", "dst")
 UNIT_SUFFIX = re.compile(r"_([kmg]?)bit(_s)?")
+NAMED = 3  # logs, in an error
 MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
@@ -27,13 +28,15 @@ MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 class Rates:
     """What an import has found: per directed pair every run's goodput in Mbit/s, and RTTs in ms where there are any.
 
-    `loaded_rtt_ms` is the lowest RTT seen by a transfer itself: not below the idle one.
+    `loaded_rtt_ms` is the lowest RTT seen by a transfer itself: not below the idle one. `logs` are the first files that
+    a pair was measured in.
     """
 
     goodput_mbit: dict[Pair, list[float]] = field(default_factory=dict)
     rtt_ms: dict[Pair, float] = field(default_factory=dict)
     loaded_rtt_ms: dict[Pair, float] = field(default_factory=dict)
     failed: list[Failed] = field(default_factory=list)
+    logs: dict[Pair, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ def from_iperf3(paths: Iterable[Path], regions: Mapping[str, str]) -> Rates:
     for path, test in read_tests(paths, rates.failed):
         pair = pair_of(path, test, regions)
         rates.goodput_mbit.setdefault(pair, []).append(test.goodput_mbit)
+        rates.logs.setdefault(pair, path.name)
         if test.rtt_ms is not None:
             rates.loaded_rtt_ms[pair] = min(test.rtt_ms, rates.loaded_rtt_ms.get(pair, test.rtt_ms))
     return rates
@@ -218,7 +222,7 @@ def assemble(name: str, rates: Rates, rtt_ms: Mapping[Pair, float], labels: Labe
     InputError
         A pair without a rate or a round trip.
     """
-    check_complete(rates.goodput_mbit.keys(), f"profile {name}", "rate")
+    _check_both_ways(name, rates)
     idle = bool(rtt_ms)
     figures = rtt_ms if idle else rates.loaded_rtt_ms
     links = {
@@ -243,6 +247,18 @@ def assemble(name: str, rates: Rates, rtt_ms: Mapping[Pair, float], labels: Labe
         lan_source="lan" if lan else "assumed",
         lan_assumed=lan is None,
     )
+
+
+def _check_both_ways(name: str, rates: Rates) -> None:
+    """Raise InputError where a pair has no rate; of logs it says which of them measured which way."""
+    try:
+        check_complete(rates.goodput_mbit.keys(), f"profile {name}", "rate")
+    except InputError as error:
+        one_way = [(log, pair) for pair, log in rates.logs.items() if pair[::-1] not in rates.goodput_mbit]
+        if not one_way:
+            raise
+        said = ", ".join(f"{log} measured {src} to {dst}" for log, (src, dst) in one_way[:NAMED])
+        raise InputError(f"{error}; {said}; the way back needs a log of its own, e.g. of iperf3 -R") from None
 
 
 def _round_trip(rtt_ms: Mapping[Pair, float], pair: Pair, idle: bool) -> float:

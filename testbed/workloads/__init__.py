@@ -8,9 +8,25 @@ Nothing here draws from a stateful random generator: every random choice is keye
 resumed run repeats an uninterrupted one and every fabric sees the same batches.
 """
 
-from testbed.workloads.data.arrays import Arrays
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from testbed.workloads.data.base import Data, DataFolder, Dataset, Metric, dataset
 from testbed.workloads.models.base import Model, model
-from testbed.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from testbed.workloads.data.arrays import Arrays
+    from testbed.workloads.workload import Workload
 
 __all__ = ["Arrays", "Data", "DataFolder", "Dataset", "Metric", "Model", "Workload", "dataset", "model"]
+
+# These import torch, which reading an experiment file does not need and waits for.
+_LATER = {"Arrays": "testbed.workloads.data.arrays", "Workload": "testbed.workloads.workload"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import msgspec
-import torch
-from torch import Tensor
 
 from testbed.types import Fraction
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass
@@ -44,7 +45,7 @@ class SGD(msgspec.Struct, tag_field="kind", tag="sgd", frozen=True, forbid_unkno
 
     def start(self, weights: Tensor) -> SGDState:
         """Return the state before the first update."""
-        return SGDState(torch.zeros_like(weights) if self.momentum else weights.new_empty(0))
+        return SGDState(weights.new_zeros(weights.shape) if self.momentum else weights.new_empty(0))
 
     def update(self, state: SGDState, weights: Tensor, gradient: Tensor, rate: float) -> None:
         """Apply one `gradient` to `weights` and `state`, in place."""
@@ -88,7 +89,7 @@ class Adam(msgspec.Struct, tag_field="kind", tag="adam", frozen=True, forbid_unk
 
     def start(self, weights: Tensor) -> AdamState:
         """Return the state before the first update."""
-        return AdamState(torch.zeros_like(weights), torch.zeros_like(weights))
+        return AdamState(weights.new_zeros(weights.shape), weights.new_zeros(weights.shape))
 
     def update(self, state: AdamState, weights: Tensor, gradient: Tensor, rate: float) -> None:
         """Apply one `gradient` to `weights` and `state`, in place."""
@@ -132,7 +133,9 @@ def clip_global_norm(gradient: Tensor, limit: float) -> float:
 
     Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", Algorithm 1.
     """
-    norm = float(torch.linalg.vector_norm(gradient))
+    from torch import linalg  # here, so that reading an experiment file needs no torch
+
+    norm = float(linalg.vector_norm(gradient))
     if norm > limit:
         gradient.mul_(limit / norm)
     return norm

@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from own_parts import forget_after
 from small_runs import PLAIN, plain, toml, use_small_data
 
 from testbed.cli import main
 from testbed.interpreter import typed
 from testbed.record.info import RunInfo, read_info, write_info
+from testbed.systems import SYSTEMS
 from testbed.workloads.data.records import Records
 
 Output = Callable[..., tuple[int, str, str]]
@@ -147,7 +149,7 @@ def test_clean_deletes_what_killed_runs_left_and_nothing_else(finished: Path, co
 def test_resuming_names_what_it_cannot_resume(command: Output, tmp_path: Path) -> None:
     code, _, stderr = command("run", "--resume", tmp_path)
     assert code == 2
-    assert stderr == f"testbed: error: {tmp_path}/run.json: No such file or directory\n"
+    assert stderr.startswith(f"testbed: error: no run in {tmp_path}: it needs a folder results/<target>/<run-id>")
 
 
 def test_resuming_on_other_data_is_refused(
@@ -186,9 +188,7 @@ def test_a_role_that_fails_ends_the_run_with_its_name_and_the_traceback_in_the_l
     assert "summary.md" in stdout
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["run"], ["plot"], ["compare"], ["clean"]], ids=["testbed", "run", "plot", "compare", "clean"]
-)
+@pytest.mark.parametrize("arguments", [[], ["run"], ["plot"], ["compare"], ["clean"], ["systems"]])
 def test_help(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*arguments, "--help"])
@@ -196,14 +196,6 @@ def test_help(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     text = capfd.readouterr().out
     assert text.startswith("usage: testbed")
     assert "example" in text
-
-
-@pytest.mark.parametrize("arguments", [["rnu"], ["run", "x", "--seeds", "a"], []])
-def test_a_wrong_command_line_exits_with_2(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    assert "usage: testbed" in capfd.readouterr().err
 
 
 @pytest.mark.slow
@@ -235,3 +227,20 @@ def test_programs_are_found_where_an_ordinary_users_path_does_not_lead(monkeypat
     assert os.environ["PATH"] == "/opt/own/bin:/usr/bin:/usr/sbin:/sbin"
     main(["profile", "list"])
     assert os.environ["PATH"].count("/usr/sbin") == 1
+
+
+def test_what_there_is_has_a_line_each(command: Output, tmp_path: Path) -> None:
+    code, stdout, _ = command("experiments")
+    assert code == 0 and "CifarNet on CIFAR-10 across three EC2 regions" in stdout
+    code, stdout, _ = command("systems")
+    listed = dict(line.split(maxsplit=1) for line in stdout.splitlines())
+    assert code == 0 and list(listed) == sorted(SYSTEMS) and listed["terngrad"].startswith("TernGrad: ternary")
+
+
+def test_a_plug_ins_system_is_among_them(command: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_after(monkeypatch)
+    path = tmp_path / "mine.py"
+    path.write_text(
+        'import testbed\n\nclass Mine(testbed.CodecSystem):\n    """Mine: as it comes."""\n\n    name = "mine"\n'
+    )
+    assert "Mine: as it comes." in command("systems", "--plugin", path)[1]

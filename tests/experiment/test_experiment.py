@@ -40,19 +40,28 @@ def refuse(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Refuse:
 
 # (key.path = value laid over a correct file, what the line says)
 WRONG = [
-    ("training.stepz=3", "mine.toml: unknown key 'training.stepz'; did you mean 'steps'? known: augment, batch_size"),
+    (
+        "training.stepz=3",
+        "--set training.stepz: unknown key; did you mean 'training.steps'? known: augment, batch_size",
+    ),
     (
         "topolgy.profile=x",
-        "mine.toml: unknown key 'topolgy'; did you mean 'topology'? known: compute, data, faults, model",
+        "--set topolgy: unknown key; did you mean 'topology'? known: compute, data, faults, model",
     ),
-    ("training.schedule={kind='constant', rat=1}", "unknown key 'training.schedule.rat'; did you mean 'rate'?"),
-    ("systems.weightgrad.t_locl_s=1", "unknown key 'systems.weightgrad.t_locl_s'; did you mean 't_local_s'?"),
-    ("training.steps=0", "mine.toml: training.steps is 0: expected int >= 1"),
-    ("training.steps=many", "mine.toml: training.steps is 'many': expected int, got str"),
-    ("training.steps=1.5", "mine.toml: training.steps is 1.5: expected int, got float"),
-    ("data=[]", "mine.toml: data is []: expected object, got array"),
-    ("systems.baseline=3", "mine.toml: systems.baseline is 3: expected object, got int"),
-    ("systems.terngrad.clip=wide", "mine.toml: systems.terngrad.clip is 'wide': expected float, got str"),
+    (
+        "training.schedule={kind='constant', rat=1}",
+        "--set training.schedule.rat: unknown key; did you mean 'training.schedule.rate'?",
+    ),
+    (
+        "systems.weightgrad.t_locl_s=1",
+        "--set systems.weightgrad.t_locl_s: unknown key; did you mean 'systems.weightgrad.t_local_s'?",
+    ),
+    ("training.steps=0", "--set training.steps is 0: expected int >= 1"),
+    ("training.steps=many", "--set training.steps is 'many': expected int, got str"),
+    ("training.steps=1.5", "--set training.steps is 1.5: expected int, got float"),
+    ("data=[]", "--set data is []: expected object, got array"),
+    ("systems.baseline=3", "--set systems.baseline is 3: expected object, got int"),
+    ("systems.terngrad.clip=wide", "--set systems.terngrad.clip is 'wide': expected float, got str"),
     (
         "systems.weightgad={}",
         "systems.weightgad: unknown system 'weightgad'; did you mean 'weightgrad'? known: ",
@@ -62,46 +71,49 @@ WRONG = [
         "topology.profile: no profile 'weightgrad'; did you mean 'weightgrad-ec2'? known: ",
     ),
     ("topology.regions=['us-west-9']", "topology.regions: profile weightgrad-ec2 has no region 'us-west-9'; did you"),
-    ("topology.regions=['us-east-1', 'us-east-1']", "mine.toml: topology.regions: a region is named twice"),
-    ("topology.regions=[]", "mine.toml: topology.regions is []: expected array of length >= 1"),
+    ("topology.regions=['us-east-1', 'us-east-1']", "--set topology.regions: a region is named twice"),
+    ("topology.regions=[]", "--set topology.regions is []: expected array of length >= 1"),
     ("topology.server_region=mars", "topology.server_region: profile weightgrad-ec2 has no region 'mars'; known: us-"),
-    ("topology.workers_per_region=99999", "mine.toml: topology.workers_per_region is 99999: expected int <= 16384"),
+    ("topology.workers_per_region=99999", "--set topology.workers_per_region is 99999: expected int <= 16384"),
     ("topology.kind=flat", "mine.toml: systems.weightgrad: topology.kind is 'flat'; it needs 'tree'"),
-    ("network.tcp_window_kb=1", "mine.toml: network.tcp_window_kb is 1: expected float >= 1.448"),
-    ("network.slowstart=true", "mine.toml: unknown key 'network.slowstart'; did you mean 'slow_start'?"),
-    ("topology.trace=nowhere.csv", "mine.toml: topology.trace: nowhere.csv: "),
-    ("model.name=tiney", "mine.toml: model.name: unknown model 'tiney'; did you mean 'tiny'? known: "),
-    ("data.dataset=cifar", "mine.toml: data.dataset: unknown data set 'cifar'; did you mean 'cifar10'? known: cifar10"),
+    ("network.tcp_window_kb=1", "--set network.tcp_window_kb is 1: expected float >= 1.448"),
+    ("network.slowstart=true", "--set network.slowstart: unknown key; did you mean 'network.slow_start'?"),
+    ("topology.trace=nowhere.csv", "--set topology.trace: nowhere.csv: "),
+    ("model.name=tiney", "--set model.name: unknown model 'tiney'; did you mean 'tiny'? known: "),
+    ("data.dataset=cifar", "--set data.dataset: unknown data set 'cifar'; did you mean 'cifar10'? known: cifar10"),
     ("data.split=dirichlet", "mine.toml: data.alpha: needed with split = 'dirichlet'"),
-    ("data.split=idd", "mine.toml: data.split is 'idd'; did you mean 'iid'? known: dirichlet, iid"),
-    ("compute.device=m61", "mine.toml: compute.device: no device 'm61'; did you mean 'm60'? known: a100,"),
+    ("data.split=idd", "--set data.split is 'idd'; did you mean 'iid'? known: dirichlet, iid"),
+    ("compute.device=m61", "--set compute.device: no device 'm61'; did you mean 'm60'? known: a100,"),
     ("compute.dilation=autoo", "compute.dilation is 'autoo'; did you mean 'auto'? known: a number, auto"),
-    ("compute.dilation=0", "mine.toml: compute.dilation is 0: expected float > 0.0"),
+    ("compute.dilation=0", "--set compute.dilation is 0: expected float > 0.0"),
     ("training.batch_size=18", "training.batch_size is 18; it must be a multiple of the 4 workers, for example 16"),
     ("training.schedule={kind='constant', rate=0}", "training.schedule.rate is 0: expected float > 0.0"),
     ("training.schedule.kind=constnt", "training.schedule.kind is 'constnt'; did you mean 'constant'? known: constant"),
     ("training.optimizer.kind=rmsprop", "training.optimizer.kind is 'rmsprop'; known: adam, adamw, sgd"),
-    ("training.schedule={rate=1}", "mine.toml: training.schedule.kind is missing; it must be set"),
-    ("systems.weightgrad.rate=-1", "mine.toml: systems.weightgrad.rate is -1: expected float > 0.0"),
+    ("training.schedule={rate=1}", "--set training.schedule.kind is missing; it must be set"),
+    ("systems.weightgrad.rate=-1", "--set systems.weightgrad.rate is -1: expected float > 0.0"),
     ("systems.weightgrad.aggregate=mean", "systems.weightgrad.aggregate is 'mean'; known: average, serial"),
     (
         "run.fabric=virtuall",
         "run.fabric: unknown fabric 'virtuall'; did you mean 'virtual'? known: auto, mininet, virtual",
     ),
-    ("run.seeds=[]", "mine.toml: run.seeds is []: expected array of length >= 1"),
-    ("run.seeds=[0, -1]", "mine.toml: run.seeds[1] is -1: expected int >= 0"),
-    ("run.seeds=[1, 1]", "mine.toml: run.seeds: a seed is named twice"),
-    ("run.seeds=[18446744073709551616]", "mine.toml: run.seeds[0] is 18446744073709551616: it must fit into 64 bits"),
-    ("model={name='gpt', layer=2}", "unknown key 'model.layer'; did you mean 'layers'? known: context, dropout, heads"),
-    ("model={name='gpt', layers=0}", "mine.toml: model.layers is 0: expected int >= 1"),
-    ("model={name='gpt', width=30, heads=4}", "mine.toml: model.width: 30 cannot be shared by 4 heads"),
-    ("model.layers=2", "mine.toml: unknown key 'model.layers'; known: name"),
+    ("run.seeds=[]", "--set run.seeds is []: expected array of length >= 1"),
+    ("run.seeds=[0, -1]", "--set run.seeds[1] is -1: expected int >= 0"),
+    ("run.seeds=[1, 1]", "--set run.seeds: a seed is named twice"),
+    ("run.seeds=[18446744073709551616]", "--set run.seeds[0] is 18446744073709551616: it must fit into 64 bits"),
+    (
+        "model={name='gpt', layer=2}",
+        "--set model.layer: unknown key; did you mean 'model.layers'? known: context, dropout, heads",
+    ),
+    ("model={name='gpt', layers=0}", "--set model.layers is 0: expected int >= 1"),
+    ("model={name='gpt', width=30, heads=4}", "--set model.width: 30 cannot be shared by 4 heads"),
+    ("model.layers=2", "--set model.layers: unknown key; known: name"),
     ("model.name=my.py:Net", "'my.py:Net' is a file, not the name of a model; bring it with plugins = ["),
-    ("data={dataset='text', tokens='word'}", "mine.toml: data.tokens is 'word'; known: byte, character"),
+    ("data={dataset='text', tokens='word'}", "--set data.tokens is 'word'; known: byte, character"),
     ("target.metric=perplexity", "mine.toml: target.value: needed with metric"),
     ("target={metric='acuracy', value=0.5}", "data set 'synthetic' has no metric 'acuracy'; did you mean 'accuracy'?"),
-    ("target.accuracy=1.1", "mine.toml: target.accuracy is 1.1: expected float <= 1.0"),
-    ("run.link_interval_s=nan", "mine.toml: run.link_interval_s is nan: it must be a finite number"),
+    ("target.accuracy=1.1", "--set target.accuracy is 1.1: expected float <= 1.0"),
+    ("run.link_interval_s=nan", "--set run.link_interval_s is nan: it must be a finite number"),
 ]
 
 
@@ -147,7 +159,7 @@ def test_no_such_experiment(capfd: pytest.CaptureFixture[str], name: str, line: 
     [
         ("training.steps", "--set training.steps: write it as key.path=value, e.g. training.steps=50"),
         ("=4", "--set =4: write it as key.path=value"),
-        ("training.steps.x=4", "mine.toml: training.steps.x: steps is not a table"),
+        ("training.steps.x=4", "--set training.steps.x: steps is not a table"),
     ],
 )
 def test_a_bad_override(refuse: Refuse, override: str, line: str) -> None:
@@ -238,7 +250,10 @@ def test_an_override_wins_over_a_scale_and_the_last_one_over_all(tmp_path: Path)
 @pytest.mark.parametrize(
     ("scale", "line"),
     [
-        ({"large": {"training": {"stepz": 1}}}, "unknown key 'scale.large.training.stepz'; did you mean 'steps'?"),
+        (
+            {"large": {"training": {"stepz": 1}}},
+            "unknown key 'scale.large.training.stepz'; did you mean 'scale.large.training.steps'?",
+        ),
         ({"large": 3}, "scale.large is 3: it must be a table"),
         (3, "scale is 3: it must be a table"),
     ],
@@ -297,7 +312,9 @@ def test_a_scale_changes_the_options_of_the_files_own_model(tmp_path: Path) -> N
     path.write_text(text + "[scale.deep.model]\nlayers = 9\n")
     assert experiment_file.load(str(path), scale="deep")[0].experiment.model.layers == 9
     path.write_text(text + "[scale.deep.model]\nlayer = 9\n")
-    with pytest.raises(InputError, match=r"unknown key 'scale\.deep\.model\.layer'; did you mean 'layers'"):
+    with pytest.raises(
+        InputError, match=r"unknown key 'scale\.deep\.model\.layer'; did you mean 'scale.deep.model.layers'"
+    ):
         experiment_file.load(str(path))
 
 

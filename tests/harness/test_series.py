@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,15 @@ from small_runs import experiment, plain, start, toml
 
 from testbed.cli import main
 from testbed.errors import InputError
+from testbed.experiment import sweeps
 from testbed.experiment.load import load
 from testbed.fabrics.registry import FABRICS
+from testbed.harness import session, sweep
 from testbed.harness import session as run
+from testbed.record import series
 from testbed.record.info import RunInfo, read_info
+from testbed.record.reader import load as read_run
+from testbed.report.pictures import draw
 
 SWEEP = {"topology.workers_per_region": [1, 2], "training.batch_size": [8, 16]}
 
@@ -54,7 +60,7 @@ def test_setting_a_swept_key_makes_it_a_single_run(tmp_path: Path) -> None:
             '"training.steps" = [4, 5]\n"training.batch_size" = [8]',
             "must be equally long; training.steps has 2, training.batch_size has 1",
         ),
-        ('"training.stepz" = [4]', "unknown key 'training.stepz'; did you mean 'steps'?"),
+        ('"training.stepz" = [4]', "unknown key 'training.stepz'; did you mean 'training.steps'?"),
         ('"training.steps" = [4, -1]', "training.steps is -1: expected int >= 1"),
     ],
 )
@@ -142,6 +148,97 @@ def test_stopping_stops_all_processes_and_says_how_to_go_on(tmp_path: Path, monk
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     [folder] = (tmp_path / "out" / "mine").iterdir()
-    assert f"testbed: error: stopped; go on with --resume {folder}" in output
+    assert f"testbed: error: stopped: 0 of 4 finished; resume with testbed run --resume {folder}" in output
     assert "Traceback" not in output
     assert pd.read_csv(folder / "summary.csv")["status"].eq("interrupted").all()
+
+
+def test_the_command_lines_axes_are_multiplied(tmp_path: Path) -> None:
+    axes = sweeps.parse(["topology.profile=weightgrad-ec2,skyplane-22", "training.batch_size=8,16,32"])
+    points = load(plain(), axes=axes)
+    assert [point.label for point in points][:2] == [
+        "profile=weightgrad-ec2-batch_size=8",
+        "profile=weightgrad-ec2-batch_size=16",
+    ]
+    asked = [(point.experiment.topology.profile, point.experiment.training.batch_size) for point in points]
+    assert asked == list(product(["weightgrad-ec2", "skyplane-22"], [8, 16, 32]))
+
+
+def test_an_axis_of_the_file_is_multiplied_with_those_of_the_command_line(tmp_path: Path) -> None:
+    path = str(write(tmp_path))
+    assert len(load(path, axes=sweeps.parse(["training.steps=4,5,6"]))) == 6
+    assert len(load(path, axes=sweeps.parse(["training.batch_size=8,16,32"]))) == 3, "a key that is swept in both"
+
+
+def test_several_tables_are_several_axes(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    table = '\n[[sweep]]\n"training.steps" = [4, 5]\n\n[[sweep]]\n"training.batch_size" = [8, 16]\n'
+    path.write_text(toml(plain()) + table)
+    assert [point.label for point in load(str(path))] == [
+        f"steps={steps}-batch_size={batch}" for steps in (4, 5) for batch in (8, 16)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("training.steps=4,5", [4, 5]),
+        ("training.steps=[4, 5]", [4, 5]),
+        ("topology.profile = lan, residential", ["lan", "residential"]),
+        ('topology.regions=["us-west-1"],["us-west-1","us-east-1"]', [["us-west-1"], ["us-west-1", "us-east-1"]]),
+        ("run.gate=true,false", [True, False]),
+    ],
+)
+def test_values_are_written_with_commas(text: str, values: list[Any]) -> None:
+    [axis] = sweeps.parse([text])
+    assert list(axis.values()) == [values]
+
+
+def test_a_series_says_where_each_run_lies_on_its_axes(small_data: None, tmp_path: Path) -> None:
+    axes = sweeps.parse(["topology.profile=weightgrad-ec2,skyplane-22", "training.batch_size=8,16"])
+    folder = sweep.begin(load(plain(), axes=axes), session.Request("mine", "virtual"), tmp_path / "series")
+    labels = list(series.read(folder).points)
+    over = series.grid([folder / label for label in labels])
+    assert [axis.name for axis in over.axes] == ["profile", "batch size"]
+    assert [axis.numbers for axis in over.axes] == [None, [8.0, 16.0]]
+    assert [over.values(label) for label in labels] == [
+        list(each) for each in product(["weightgrad-ec2", "skyplane-22"], ["8", "16"])
+    ], "though a label alone, profile=weightgrad-ec2-batch_size=8, could be read in two ways"
+    half = series.grid([folder / label for label in labels[:2]])
+    assert [axis.name for axis in half.axes] == ["batch size"], "they are all on one profile"
+
+
+@pytest.mark.slow
+def test_a_series_over_two_axes_is_stopped_resumed_compared_and_drawn(
+    small_data: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(toml(plain(systems={"baseline": {}, "terngrad": {}}, training={"steps": 4}, run={"seeds": [0, 1]})))
+    swept = ["--sweep", "topology.profile=weightgrad-ec2,skyplane-22", "--sweep", "training.batch_size=8,16"]
+    whole, begun = session._Play.run, []
+
+    def stopped(play: Any) -> None:
+        begun.append(play)
+        if len(begun) == 6:
+            raise KeyboardInterrupt
+        whole(play)
+
+    monkeypatch.setattr(session._Play, "run", stopped)
+    assert main(["run", str(path), "--out", str(tmp_path / "out"), "--jobs", "1", *swept]) == 1
+    [folder] = (tmp_path / "out" / "mine").iterdir()
+    said = f"5 of 16 finished; resume with testbed run --resume {folder}"
+    out, error = capsys.readouterr()
+    assert error.splitlines()[-1] == f"testbed: error: stopped: {said}" and said in out
+    assert said in (folder / "summary.md").read_text() and "not started" not in out
+    assert main(["run", "--resume", str(folder), "--jobs", "1"]) == 0
+    assert "resume with" not in (folder / "summary.md").read_text()
+    frame = pd.read_csv(folder / "summary.csv")
+    assert len(frame) == 16 and (frame["status"] == "finished").all()
+    heads = next(line for line in (folder / "summary.md").read_text().splitlines() if line.startswith("| profile"))
+    assert heads.startswith("| profile | batch size | system |")
+    assert main(["compare", str(folder), "--plot", str(tmp_path / "side.pdf")]) == 0, "what it sweeps needs no --force"
+    assert (tmp_path / "side.pdf").read_bytes().startswith(b"%PDF") and "LIKE WITH LIKE" not in capsys.readouterr().out
+    runs = [read_run(folder / label) for label in series.read(folder).points]
+    panels = draw(runs, "series").axes
+    assert [axes.get_title("left") for axes in panels[:2]] == ["profile weightgrad-ec2", "profile skyplane-22"]
+    assert [tick.get_text() for tick in panels[-1].get_xticklabels()] == ["8", "16"]

@@ -55,7 +55,10 @@ def test_hosts_are_named_alone_by_region_or_together(tmp_path: Path) -> None:
         ("[[start]]\nrun = 3", "run is 3"),
         ("[[start]]\nrun = ''", "start 1: run is ''; it must be a command and its arguments"),
         ('[[start]]\nrun = "sh \'"', "start 1: run is .*No closing quotation"),
-        ('[[start]]\nrun = "true"\nreddy = "port 1"', "unknown key 'start\\[0\\].reddy'; did you mean 'ready'"),
+        (
+            '[[start]]\nrun = "true"\nreddy = "port 1"',
+            "unknown key 'start\\[0\\].reddy'; did you mean 'start\\[0\\].ready'",
+        ),
         (
             '[[start]]\nrun = "true"\nready = "port 99999"',
             "start 1: ready is 'port 99999'; it must be like 'port 8080'",

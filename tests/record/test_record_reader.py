@@ -121,7 +121,7 @@ def test_facts_that_are_lost_are_said_to_be(run: Path) -> None:
 
 def test_a_system_that_was_never_started_is_named(run: Path) -> None:
     write_info(run, RunInfo(systems=["baseline", "adaptive", "gaia"], seeds=[0]))
-    assert load(run).missing == ["gaia seed 0: not started"]
+    assert load(run).missing == ["not started: gaia seed 0"]
 
 
 def test_damaged_lines_are_counted(run: Path) -> None:
@@ -135,8 +135,8 @@ def test_damaged_lines_are_counted(run: Path) -> None:
 def test_an_error_says_where_a_run_is(run: Path) -> None:
     with pytest.raises(InputError, match=r"holds 1; the last is .*r1"):
         load(run.parent)
-    with pytest.raises(InputError, match="did you mean 'r1'"):
+    with pytest.raises(InputError, match=r"near it: .*/r1"):
         load(run.parent / "r11")
     (run.parents[1] / "empty").mkdir()
-    with pytest.raises(InputError, match="no run here"):
+    with pytest.raises(InputError, match="no run in"):
         load(run.parents[1] / "empty")

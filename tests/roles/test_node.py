@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from typing import Any
 
 import pytest
@@ -334,3 +336,20 @@ def test_step_done_says_what_the_step_was_charged() -> None:
         (0, pytest.approx(1.0005), pytest.approx(11.0005)),
         (1, pytest.approx(2.0005), pytest.approx(23.001)),
     ]
+
+
+def test_roles_that_are_stopped_before_their_first_step_leave_no_warning() -> None:
+    """As Ctrl-C stops them at the beginning of a segment; Python warns of a coroutine that is never awaited."""
+
+    async def interrupted(node: Node) -> None:
+        raise KeyboardInterrupt
+
+    async def idle(node: Node) -> None:
+        pass
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with pytest.raises(KeyboardInterrupt):
+            play({"a/w0": interrupted, "a/w1": idle, "a/lps": idle})
+        gc.collect()
+    assert not [str(each.message) for each in said if "never awaited" in str(each.message)]

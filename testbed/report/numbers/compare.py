@@ -11,14 +11,25 @@ import msgspec
 import pandas as pd
 
 from testbed.errors import InputError, nearest
+from testbed.record.info import FILE_NAME
 from testbed.record.reader import Run, load
+from testbed.record.series import is_series, swept
+from testbed.record.series import read as read_series
 from testbed.report.numbers import prices
 from testbed.report.numbers.asked import Target, flat
 from testbed.report.numbers.columns import speedup_metric
 from testbed.report.numbers.summary import BASELINE, measure, ratio, relate, wan_only
 
 # Runs that differ in one of these columns of the summary do not answer the same question.
-MUST_AGREE = ("model", "data", "profile", "dilation", "target", "compute")
+# Each with the table of the experiment that it is of: what a series sweeps there, its runs are meant to differ in.
+MUST_AGREE = {
+    "model": "model",
+    "data": "data",
+    "profile": "topology",
+    "dilation": "compute",
+    "target": "target",
+    "compute": "compute",
+}
 # Parts of an experiment that may differ without a word: what is compared, and how the run was carried out.
 FREE = ("systems", "run", "title")
 NAMED = 4  # differing settings that are named; of more, the rest is counted
@@ -48,17 +59,23 @@ class Comparison:
 
 
 def load_all(paths: Sequence[str | Path]) -> list[Run]:
-    """Read the runs.
+    """Read the runs; a series is all of its runs that have begun.
 
     Raises
     ------
     InputError
         A path holds no run, or stands there twice.
     """
-    runs = [load(path) for path in paths]
+    runs = [load(each) for path in paths for each in _runs_of(Path(path))]
     if len({run.folder for run in runs}) < len(runs):
         raise InputError("the same run is given twice; name each run once")
     return runs
+
+
+def _runs_of(path: Path) -> list[Path]:
+    if not is_series(path):
+        return [path]
+    return [path / label for label in read_series(path).points if (path / label / FILE_NAME).is_file()]
 
 
 def compare(
@@ -82,8 +99,9 @@ def compare(
     """
     frame = pd.concat([measure(run, target).assign(run=run.name) for run in runs], ignore_index=True)
     differing = {key: list(dict.fromkeys(frame[key])) for key in MUST_AGREE if frame[key].nunique(dropna=False) > 1}
-    if differing and not force:
-        raise InputError(_difference(frame, differing))
+    undeclared = {key: values for key, values in differing.items() if key not in _declared(runs)}
+    if undeclared and not force:
+        raise InputError(_difference(frame, undeclared))
     frame = relate(frame, BASELINE, by=("run", "seed"))
     if not differing:
         borrowed = relate(frame, BASELINE, by=("fabric", "seed"))
@@ -91,11 +109,17 @@ def compare(
             frame[column] = frame[column].where(_has(frame, BASELINE), borrowed[column])
     for system in over:
         frame[speedup_metric(system)] = _speedup(frame, system, borrow=not differing)
-    frame["differs"] = ", ".join(differing)
+    frame["differs"] = ", ".join(undeclared)
     frame = frame[["run", *(column for column in frame.columns if column != "run")]]
     notes = [*_settings(runs), *_prices(runs), *(f"{run.name}: {note}" for run in runs for note in run.missing)]
     others = tuple(system for system in over if system != BASELINE)
-    return Comparison(frame, _by(runs, frame, differing), others, tuple(differing), _caveats(frame, differing), notes)
+    return Comparison(frame, _by(runs, frame, differing), others, tuple(undeclared), _caveats(frame, undeclared), notes)
+
+
+def _declared(runs: Sequence[Run]) -> set[str]:
+    """The columns of `MUST_AGREE` in which runs of one series may differ, because that is what it sweeps."""
+    tables = {key.partition(".")[0] for key in swept([run.folder for run in runs])}
+    return {column for column, table in MUST_AGREE.items() if table in tables}
 
 
 def _difference(frame: pd.DataFrame, differing: dict[str, list[Any]]) -> str:

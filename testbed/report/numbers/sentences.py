@@ -9,9 +9,9 @@ import pandas as pd
 from testbed.record.info import DONE, FidelityInfo, MetricInfo, RunInfo, converted
 from testbed.record.reader import Run
 from testbed.report.looks import look
-from testbed.report.numbers import why
+from testbed.report.numbers import progress, why
 from testbed.report.numbers.asked import Target, data_name, experiment_of, flat, is_modelled, model_name, timing_only
-from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate
+from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate, begun
 from testbed.report.numbers.wording import NO_EXCHANGE, duration, is_missing, percent, times
 
 LATE_MS = 1.0  # of the delay line's 99th percentile; beyond it a run's report says so
@@ -67,7 +67,9 @@ def caveats(run: Run, frame: pd.DataFrame) -> list[str]:
         f"{row.system} seed {row.seed} ended with the trace, after {row.steps:,} steps."
         for row in frame.loc[frame["status"] == "ended"].itertuples()
     ]
-    ends = frame.loc[~frame["status"].isin(DONE)]
+    if not_all := progress.of_run(run.folder, run.info.systems, run.info.seeds):
+        said.append(not_all)
+    ends = frame.loc[~frame["status"].isin(DONE) & (frame["steps"] > 0)]
     said += [
         f"{row.system} seed {row.seed} is {row.status}: {row.steps:,} steps recorded." for row in ends.itertuples()
     ]
@@ -139,7 +141,7 @@ def fidelity(info: RunInfo) -> str:
 
 def headlines(run: Run, frame: pd.DataFrame) -> list[str]:
     """One sentence per system against the baseline: time to target, accuracy, bytes; measured, whatever it is."""
-    together = {record["system"]: record for record in aggregate(frame).to_dict("records")}
+    together = {record["system"]: record for record in aggregate(begun(frame)).to_dict("records")}
     base = together.pop(BASELINE, None)
     if base is None:
         return []

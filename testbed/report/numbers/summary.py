@@ -240,6 +240,11 @@ def _interval(group: pd.DataFrame, metric: str) -> tuple[float, float, float]:
     return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))
 
 
+def begun(frame: pd.DataFrame) -> pd.DataFrame:
+    """A summary without the systems and seeds of which no step is recorded: there is nothing to show."""
+    return frame[frame["steps"] > 0]
+
+
 def aggregate(frame: pd.DataFrame, by: Sequence[str] = ("system",), metrics: Sequence[str] = METRICS) -> pd.DataFrame:
     """Mean and 95 % t-interval over the seeds of each system.
 

@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 
 from testbed.errors import InputError, nearest
 from testbed.plugins import Registry
+from testbed.record import series
 from testbed.record.reader import Run
 from testbed.report.numbers.summary import summarize
 from testbed.report.pictures.style import COLUMN, FORMATS, WIDE, drawing, save_all, settle
@@ -43,7 +44,7 @@ class Kind:
     Attributes
     ----------
     draw : makes the figure, or None where the records do not have the data: of a `Run` and its summary (`summarize`),
-        or `of_several` runs, a list, and their summaries together, the column "run" naming each run's folder
+        or `of_several` runs, a list, and their summaries together, the column "run" saying of which (`summary_of`)
     wide : as wide as a page, and drawn only when it is asked for by name; else one column of a paper wide
     order : where it stands among the others, low ones first
     """
@@ -153,5 +154,8 @@ def write(
 
 
 def summary_of(runs: Sequence[Run]) -> pd.DataFrame:
-    """The summaries of runs together; the column "run" names each one's folder."""
-    return pd.concat([summarize(run).assign(run=run.folder.name) for run in runs], ignore_index=True)
+    """The summaries of runs together; the column "run" says of which each is (`record.series.labels`)."""
+    labels = series.labels([run.folder for run in runs])
+    return pd.concat(
+        [summarize(run).assign(run=name) for name, run in zip(labels, runs, strict=True)], ignore_index=True
+    )

@@ -18,16 +18,13 @@ from testbed.codecs.sized import Sizes, StandIn
 from testbed.errors import InputError, ProtocolError
 from testbed.layout import Factors, Layout
 from testbed.message import Message
-from testbed.plugins import Registry
 from testbed.roles.attendance import Attendance, CatchUp, Tolerance, unanswered
 from testbed.roles.compute import NOTHING, Work
 from testbed.roles.node import Node
 from testbed.roles.roles import Kind, Roles, kind_of
+from testbed.systems.registry import SYSTEMS
 from testbed.types import Fraction, Positive, Rate, Share
 from testbed.workloads.config import Training
-
-SYSTEMS: Registry[type[System]] = Registry("system", "testbed.systems")
-"""Every system by the name it has in an experiment file."""
 
 
 class Gradients(Protocol):

@@ -16,20 +16,21 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import msgspec
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional
 
 from testbed.errors import InputError
 from testbed.plugins import Registry
 from testbed.workloads import options as named
 from testbed.workloads import shards
 from testbed.workloads.models.base import Shape
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 Notice = Callable[[str], None]  # takes a line that the user should read
 Indices = NDArray[np.int64]
@@ -161,6 +162,8 @@ class Dataset(ABC):
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """What training makes small, as a mean over the batch: the cross-entropy."""
+        from torch.nn import functional  # here, so that reading an experiment file needs no torch
+
         return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
     def total_loss(self, outputs: Tensor, targets: Tensor) -> float:

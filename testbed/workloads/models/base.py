@@ -12,19 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-import torch
-from torch import Tensor, nn
 
 from testbed.errors import InputError
 from testbed.layout import Layout
 from testbed.plugins import Registry
 from testbed.workloads import options as named
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 Shape = tuple[int, ...]
-Build = TypeVar("Build", bound=Callable[..., nn.Module])
+Build = TypeVar("Build", bound="Callable[..., nn.Module]")
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +48,8 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         InputError
             The function registered by that name returns no network.
         """
+        from torch import nn  # here, so that reading an experiment file needs no torch
+
         built = named.find(MODELS, self.name).build(outputs, **named.beyond(self, Model))
         if not isinstance(built, nn.Module):
             raise InputError(f"model '{self.name}': its function returned a {type(built).__name__}, not an nn.Module")
@@ -129,12 +132,16 @@ def layout(module: nn.Module) -> Layout:
 
 def parameter_count(model: Model, outputs: int) -> int:
     """The number of a model's parameters, without room for them."""
+    import torch
+
     with torch.device("meta"):
         return layout(model.build(outputs)).size
 
 
 def initial_weights(model: Model, seed: int, outputs: int) -> Tensor:
     """Return the weights every system of an experiment starts from: flat float32, the same for the same seed."""
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed looks for GPUs, too: 100x as long
         module = model.build(outputs)

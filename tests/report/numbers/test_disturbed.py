@@ -9,8 +9,8 @@ from small_runs import experiment, plain, start, toml
 
 from testbed.experiment.load import load as load_experiment
 from testbed.record.reader import load
+from testbed.record.series import grid
 from testbed.report.numbers import disturbed, faultless
-from testbed.report.numbers.labels import short
 from testbed.report.numbers.summary import summarize
 from testbed.report.page.markdown import markdown
 from testbed.report.pictures.against import against
@@ -107,7 +107,9 @@ def test_a_series_of_faults_is_set_against_its_run_without(small_data: None, tmp
     (line, _) = faultless.rows(found, {label: label for label in frames})
     assert line[:3] == ["faults=pause-us-east-1-lps", "Baseline", f"{paused_s / plain_s:.2f} ×"]
     assert not len(faultless.against_faultless(dict(list(runs.items())[1:]), dict(list(frames.items())[1:])))
-    steps, target = against(found, {label: short(label) for label in labels}, "A series").axes
+    steps, target = against(
+        found, {label: grid([Path(each) for each in labels]).called(label) for label in labels}, "A series"
+    ).axes
     assert [tick.get_text() for tick in steps.get_yticklabels()] == ["pause-us-east-1-lps", "rate-us-west-1-us-east-2"]
     marked = [bars.lines[0].get_xdata()[0] for bars in steps.containers]
     assert marked == pytest.approx(list(found["time_ratio"])) and not target.containers  # it has no target

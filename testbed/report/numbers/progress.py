@@ -1,0 +1,57 @@
+"""How much of a run, or of a series, is done, and how to go on with the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from testbed.errors import InputError
+from testbed.record import series
+from testbed.record.info import DONE, FILE_NAME, ResultInfo, read_info
+
+
+def of_run(folder: Path, systems: Iterable[str], seeds: Iterable[int]) -> str:
+    """ "3 of 9 finished; resume with testbed run --resume results/..."; "" where all are, or there is nothing to do.
+
+    Parameters
+    ----------
+    folder : of the run; of one of a series, it is the series that is resumed
+    systems, seeds : that the run is to play
+    """
+    return _said(folder.parent if series.is_series(folder.parent) else folder, *_counted(folder, systems, seeds))
+
+
+def of_series(folder: Path) -> str:
+    """The same of the series in `folder`: systems and seeds of all its runs."""
+    done = wanted = 0
+    for label, experiment in series.read(folder).points.items():
+        counted = _counted(folder / label, experiment["systems"], experiment["run"]["seeds"])
+        done, wanted = done + counted[0], wanted + counted[1]
+    return _said(folder, done, wanted)
+
+
+def _counted(folder: Path, systems: Iterable[str], seeds: Iterable[int]) -> tuple[int, int]:
+    """How many of a run's systems and seeds are done, and how many there are."""
+    plays = [folder / system / f"seed-{seed}" for seed in seeds for system in systems]
+    return sum(map(_is_done, plays)), len(plays)
+
+
+def _is_done(play: Path) -> bool:
+    if not (play / FILE_NAME).is_file():
+        return False
+    try:
+        return read_info(play, ResultInfo).status in DONE
+    except InputError:  # damaged; its record is told about elsewhere
+        return False
+
+
+def _said(folder: Path, done: int, wanted: int) -> str:
+    if done >= wanted:
+        return ""
+    return f"{done} of {wanted} finished; resume with testbed run --resume {shown(folder)}"
+
+
+def shown(path: Path) -> Path:
+    """A path as it is typed in the working directory."""
+    path = path.resolve()
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

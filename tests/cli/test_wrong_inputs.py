@@ -1,0 +1,132 @@
+"""What a user may get wrong: exit code 2, one line on standard error, and in it the words that mend it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_runs import plain, toml
+
+from testbed.cli import main
+
+WRONG = [
+    # words of the command line
+    ("runn mine.toml", "command 'runn' is unknown; did you mean 'run'?"),
+    ("sandbox --help", "command 'sandbox' is unknown"),
+    ("", "COMMAND"),
+    ("profile shw lan", "did you mean 'show'?"),
+    ("run mine.toml --sytems baseline", "--sytems is unknown; did you mean --systems?"),
+    ("run mine.toml extra", "extra is unknown (testbed run --help)"),
+    ("run mine.toml --seeds one", "'one' is not a list of whole numbers, e.g. 0,1,2"),
+    ("run mine.toml --jobs 0", "'0' is not a whole number from 1"),
+    ("run mine.toml -- python train.py", "only `testbed exec` takes a command after --"),
+    # experiments, runs and profiles that are not there
+    ("run", "name an experiment, e.g. testbed run cifarnet"),
+    ("run cifarnt", "did you mean 'cifarnet'?"),
+    ("run nowhere.toml", "or give the path of a .toml file"),
+    ("plan cifarnt", "did you mean 'cifarnet'?"),
+    ("tune cifarnt", "did you mean 'cifarnet'?"),
+    ("run mine.toml --scale papr", "no [scale.papr]"),
+    ("plot nowhere", "no run in nowhere"),
+    ("compare results/mine/ru", "no run in results/mine/ru; near it: results/mine/run"),
+    ("report results/mien/run", "no run in results/mien/run; near it: results/mine"),
+    ("explain results", "no run in results: it needs a folder results/<target>/<run-id>"),
+    ("timeline results/mine", "it holds 1; the last is results/mine/run"),
+    ("run --resume nowhere", "no run in nowhere"),
+    ("run --resume results", "no run in results"),
+    ("run mine.toml --resume results/mine/run", "give either an experiment or --resume RUN, not both"),
+    ("run --resume results/mine/run --sweep a=1,2", "--sweep cannot go with --resume"),
+    ("profile show weightgrad-ec", "did you mean 'weightgrad-ec2'?"),
+    # keys and values
+    ("run mine.toml --set training.step=5", "--set training.step: unknown key; did you mean 'training.steps'?"),
+    ("run mine.toml --set steps=5", "--set steps: unknown key; did you mean 'training.steps'?"),
+    ("run mine.toml --set run.steps=5", "--set run.steps: unknown key; did you mean 'training.steps'?"),
+    ("run mine.toml --set topolgy.kind=flat", "--set topolgy: unknown key; did you mean 'topology'?"),
+    ("run mine.toml --set training.steps", "--set training.steps: write it as key.path=value"),
+    ("run mine.toml --set training.steps=many", "--set training.steps is 'many': expected int"),
+    ("run mine.toml --set topology.kind=ring", "--set topology.kind is 'ring'; known: flat, tree"),
+    ("run mine.toml --set topology.profile=lna", "--set topology.profile: no profile 'lna'; did you mean 'lan'?"),
+    ("run mine.toml --set topology.regions=us-west-1,us-eats-1", "did you mean 'us-east-1'?"),
+    ("run mine.toml --set systems.weightgrad.t_locl_s=1", "did you mean 'systems.weightgrad.t_local_s'?"),
+    ("run mine.toml --systems weightgard", "did you mean 'weightgrad'?"),
+    ("run mine.toml --set model.name=tiney", "did you mean 'tiny'?"),
+    ("run mine.toml --set compute.device=m61", "did you mean 'm60'?"),
+    ("run mine.toml --fabric virtul", "did you mean 'virtual'?"),
+    ("run mine.toml --plugin ./nowhere.py", "nowhere.py: no such file"),
+    ("run mine.toml --fault boom", "boom"),
+    # sweeps
+    ("run mine.toml --sweep training.steps", "--sweep training.steps: write it as key.path=a,b"),
+    ("run mine.toml --sweep training.step=4,5", "--sweep training.step: unknown key; did you mean 'training.steps'?"),
+    ("run mine.toml --sweep training.steps=4,-1", "--sweep training.steps is -1: expected int >= 1"),
+    ("run mine.toml --sweep training.steps=4,4", "two of its runs would be called 'steps=4'; leave one of them out"),
+    ("run mine.toml --sweep run.fabric=virtual,mininet", "the runs of a series share their fabric"),
+    ("run mine.toml --sweep training.steps=4,5 --sweep training.steps=6,7", "given twice; name all its values at once"),
+    # what compare and plot are asked for
+    ("plot results/mine/run --kind los", "did you mean 'loss'?"),
+    ("compare results/mine/run --plot side.gif", "--plot side.gif: must end in .png or .pdf"),
+    # measurements of one's own
+    ("profile import iperf3 a__b.json --name mine", "a__b.json measured a to b; the way back needs a log of its own"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with an experiment, a run that has recorded nothing, and one log of two that are needed."""
+    (tmp_path / "mine.toml").write_text(toml(plain()))
+    run = tmp_path / "results" / "mine" / "run"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text('{"target": "mine", "systems": ["baseline"], "seeds": [0]}')
+    rate = {"seconds": 10, "bytes": 125_000_000, "bits_per_second": 1e8}
+    start = {"protocol": "TCP", "reverse": 0, "num_streams": 1}
+    log = {
+        "start": {"connected": [{"local_host": "10.0.0.1", "remote_host": "10.0.0.2"}], "test_start": start},
+        "intervals": [],
+        "end": {"sum_sent": rate, "sum_received": rate},
+    }
+    (tmp_path / "a__b.json").write_text(json.dumps(log))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("line", "words"), WRONG, ids=[line or "nothing" for line, _ in WRONG])
+def test_what_is_wrong_is_one_line_that_says_what_to_do(
+    folder: Path, line: str, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line.split()) == 2
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1 and error.startswith("testbed: error: ")
+    assert words in error
+
+
+HEAVY = ("torch", "ray", "numba", "pandas", "matplotlib")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "runn",
+        "run cifarnt",
+        "run mine.toml --set training.step=5",
+        "run mine.toml --set topology.regions=us-west-1 --sweep training.step=4,5",
+        "plan cifarnt",
+        "plot nowhere",
+        "run --resume nowhere",
+        "compare results/mine/ru",
+    ],
+)
+def test_a_typo_waits_for_no_library(folder: Path, line: str) -> None:
+    script = (
+        f"import sys; from testbed.cli import main; print(main({line.split()!r}), *set({HEAVY!r}) & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2"], done.stdout
+
+
+@pytest.mark.parametrize(("module", "status"), [("sandbox", 0), ("init", 1), ("probe", 1)])
+def test_what_runs_inside_a_sandbox_does_nothing_when_it_is_asked_for_help(module: str, status: int) -> None:
+    command = [sys.executable, "-P", "-m", f"testbed.emulation.{module}", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status and "sandbox" in done.stdout + done.stderr and "Traceback" not in done.stderr
