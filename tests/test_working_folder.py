@@ -21,7 +21,7 @@ SCRIPT = 'import sys, testbed.cli\nif __name__ == "__main__":\n    sys.exit(test
 
 
 def test_every_python_is_started_without_the_current_folder() -> None:
-    bare = re.compile(r"sys\.executable(?!, \"-(I|P)\")")
+    bare = re.compile(r"sys\.executable(?!, \"-(I|P)\"| = )")
     found = [str(path) for path in PACKAGE.rglob("*.py") if bare.search(path.read_text())]
     assert not found, 'take testbed.interpreter, or "-I"'
     makefile = PACKAGE.parent / "Makefile"

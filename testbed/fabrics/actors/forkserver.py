@@ -67,7 +67,7 @@ class ForkServer:
         with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(experiment).encode() + b"\n")
             self._process.stdin.flush()
-        here = " ".join(map(quote, (sys.executable, "-I", "-S", str(LAUNCHER), str(self._address), sys.executable)))
+        here = " ".join(map(quote, (sys.executable, "-I", "-S", str(LAUNCHER), str(self._address), PYTHON[0])))
         self._python.write_text(f'#!/bin/sh\nexec {here} "$@"\n')
         self._python.chmod(0o700)
 
@@ -79,13 +79,12 @@ class ForkServer:
     @contextmanager
     def in_place_of_python(self) -> Iterator[None]:
         """Within it Ray, which starts its processes with `sys.executable`, starts them with the launcher."""
-        python = sys.executable
         if os.access(self._python, os.X_OK):  # not where the file system is mounted with noexec
             sys.executable = str(self._python)
         try:
             yield
         finally:
-            sys.executable = python
+            sys.executable = PYTHON[0]
 
     def close(self) -> None:
         """End it; what it has forked goes on."""
