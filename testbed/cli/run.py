@@ -7,7 +7,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from testbed.cli.options import Commands, add_experiment, add_faults, count, names, numbers, points
+from testbed.cli.options import (
+    Commands,
+    add_cluster,
+    add_experiment,
+    add_faults,
+    cluster,
+    count,
+    names,
+    numbers,
+    points,
+)
 from testbed.errors import InputError
 
 RUN_EXAMPLES = """\
@@ -17,6 +27,7 @@ examples:
   testbed run cifarnet --fabric virtual --set compute.device=m60 --set training.steps=400
   testbed run my.toml --scale paper --device cuda
   testbed run systems --timing-only --sizes results/systems/20260101-120000-virtual --set topology.wan_factor=0.5
+  testbed run my.toml --ray auto
   testbed run --resume results/cifarnet/20260101-120000-virtual
 """
 
@@ -55,6 +66,7 @@ def add(commands: Commands) -> None:
         metavar="N",
         help="systems and seeds at once, on the virtual fabric with a modelled device (default: one a core)",
     )
+    add_cluster(run)
     run.add_argument("--tensorboard", action="store_true", help="write scalars, too: tensorboard --logdir RUN")
     run.add_argument("--quiet", action="store_true", help="no tables at the end")
     run.add_argument("--resume", type=Path, metavar="RUN", help="go on with an interrupted run")
@@ -68,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.file:
             raise InputError("give either an experiment or --resume RUN, not both")
         _refuse_beside_resume(options)
-        relaunch(options.resume, options.jobs, options.quiet)
+        relaunch(options.resume, options.jobs, options.quiet, on=cluster(options))
         return 0
     if not options.file:
         raise InputError("name an experiment, e.g. testbed run cifarnet; see experiments/")
@@ -88,6 +100,7 @@ def _run(options: argparse.Namespace) -> int:
         device=options.device,
         out=options.out,
         jobs=options.jobs,
+        cluster=cluster(options),
         tensorboard=options.tensorboard,
         command=tuple(sys.argv[1:]),
         quiet=options.quiet,
