@@ -146,7 +146,7 @@ def relaunch(
 
 
 def _play(
-    folder: Path, kind: FabricKind, jobs: int | None, quiet: bool, say: Say | None, elsewhere: RunAll | None
+    folder: Path, kind: FabricKind, jobs: int | None, quiet: bool, say: Say | None, elsewhere: RunAll | None = None
 ) -> None:
     """Play what is prepared in `folder`, where its fabric can be opened."""
     command = interpreter.testbed("run", "--resume", str(folder))

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import msgspec
 import ray
+from ray._private import services
 from ray.exceptions import (
     GetTimeoutError,
     OutOfMemoryError,
@@ -47,6 +48,7 @@ COPIES = 2  # of the model, in float32, that a role holds: its weights, and a gr
 GPU_BYTES = 16 << 30  # of a GPU, to say which part of one an errand needs; they seldom have less
 LEAST_GPU = 0.1
 NODE_ID = "ray.io/node-id"
+NO_CLUSTER = "no Ray cluster runs here; start one with ray start --head, join one with ray start --address=HOST:PORT"
 
 
 class Crew:
@@ -213,18 +215,25 @@ def _join(address: str, runtime_env: dict[str, Any]) -> None:
         raise InputError("--ray: this process uses Ray already; call ray.shutdown() first")
     if "://" in address:
         raise InputError(f"--ray {address}: run this on a node of the cluster, or send it there with ray job submit")
-    if address != "auto":
-        _require_answer(address)
+    _require_answer(_found() if address == "auto" else address)
     os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"  # of `ray job submit`, whose working directory is the driver's
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        raise InputError(f"--ray {address}: {_why_not_joined(error)}") from None
+        raise InputError(f"--ray {address}: {' '.join(str(error).split())}") from None
     finally:
         for number, handler in handlers.items():  # Ray has put its own in place, which abort the process
             signal.signal(number, handler)
+
+
+def _found() -> str:
+    """The address of the cluster that this machine is a node of, or that RAY_ADDRESS names."""
+    with suppress(ConnectionError):
+        if address := services.canonicalize_bootstrap_address("auto"):
+            return str(address)
+    raise InputError(f"--ray auto: {NO_CLUSTER}")
 
 
 def _require_answer(address: str) -> None:
@@ -236,14 +245,6 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host, int(port)), CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise InputError(f"--ray {address}: no Ray answers there: {error}") from None
-
-
-def _why_not_joined(error: Exception) -> str:
-    if isinstance(error, ConnectionError):
-        return (
-            "no Ray cluster runs here; start one with ray start --head, or join one with ray start --address=HOST:PORT"
-        )
-    return " ".join(str(error).split())
 
 
 def _needs(experiments: Sequence[Experiment], device: str) -> dict[str, Any]:
