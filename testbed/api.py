@@ -24,6 +24,7 @@ from testbed.errors import InputError
 from testbed.experiment.load import Point, find
 from testbed.experiment.load import load as load_experiment
 from testbed.experiment.schema import Experiment
+from testbed.harness.cluster import Cluster
 from testbed.harness.launch import Wishes, launch
 from testbed.harness.session import RESULTS
 from testbed.record import reader, series
@@ -151,6 +152,8 @@ def run(
     plugins: Sequence[str | Path] = (),
     device: str = "cpu",
     jobs: int | None = None,
+    ray: str = "",
+    storage: str | Path | None = None,
     out: str | Path = RESULTS,
     name: str = "",
     gate: bool = True,
@@ -173,6 +176,8 @@ def run(
     plugins : files or modules with systems, models, data sets or others of your own
     device : where the math runs: "cpu" or "cuda"
     jobs : systems and seeds at once, on the virtual fabric with a modelled device; default: one a core
+    ray, storage : play on the nodes of the Ray cluster at this address ("auto": this machine's), with checkpoints in a
+        folder that all of them see
     out, name : records go to <out>/<name>/<run>; the name is the file's by default
     gate : whether the emulated links are probed before the run
     tensorboard : whether scalars for TensorBoard are written, too
@@ -209,6 +214,7 @@ def run(
         device=device,
         out=Path(out),
         jobs=1 if own.names and not own.file else jobs,
+        cluster=Cluster(ray, None if storage is None else Path(storage)) if ray else None,
         tensorboard=tensorboard,
         command=tuple(sys.argv) if own.file else (),
         quiet=True,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from testbed.experiment.load import Point
     from testbed.experiment.schema import Experiment
+    from testbed.harness.cluster import Cluster
 
 RUN = "results/cifarnet/20260101-120000-virtual"  # in examples
 
@@ -110,6 +111,32 @@ def add_faults(parser: argparse.ArgumentParser) -> None:
     """Declare what goes wrong on purpose: --fault and --faults."""
     parser.add_argument("--fault", action="append", default=[], metavar="SENTENCE", help=FAULT_HELP)
     parser.add_argument("--faults", action="append", default=[], type=Path, metavar="FILE", help="TOML with [[faults]]")
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Declare where else to play: --ray and --storage."""
+    parser.add_argument(
+        "--ray", metavar="ADDRESS", help="play on the nodes of a Ray cluster: HOST:PORT, or auto for this machine's"
+    )
+    parser.add_argument(
+        "--storage",
+        type=Path,
+        metavar="DIR",
+        help="with --ray: a folder that all nodes see, for checkpoints, so that what a dying node played goes on",
+    )
+
+
+def cluster(options: argparse.Namespace) -> Cluster | None:
+    """The cluster that the options of `add_cluster` name; InputError where they contradict each other."""
+    if options.ray is None:
+        if options.storage:
+            raise InputError("--storage is for a cluster's nodes: it goes with --ray")
+        return None
+    if options.jobs:
+        raise InputError("give either --jobs or --ray: how much a cluster does at once is up to its nodes")
+    from testbed.harness.cluster import Cluster
+
+    return Cluster(options.ray, options.storage)
 
 
 def faults(options: argparse.Namespace) -> list[Any]:

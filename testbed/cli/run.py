@@ -7,7 +7,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from testbed.cli.options import Commands, add_experiment, add_faults, count, names, numbers, points
+from testbed.cli.options import (
+    Commands,
+    add_cluster,
+    add_experiment,
+    add_faults,
+    cluster,
+    count,
+    names,
+    numbers,
+    points,
+)
 from testbed.errors import InputError
 from testbed.record.place import check
 
@@ -19,6 +29,7 @@ examples:
   testbed run cifarnet --sweep topology.profile=weightgrad-ec2,skyplane-22 --sweep training.batch_size=128,512
   testbed run my.toml --scale paper --device cuda
   testbed run systems --timing-only --sizes results/systems/20260101-120000-virtual --set topology.wan_factor=0.5
+  testbed run my.toml --ray auto
   testbed run --resume results/cifarnet/20260101-120000-virtual
 """
 
@@ -64,6 +75,7 @@ def add(commands: Commands) -> None:
         metavar="N",
         help="systems and seeds at once, on the virtual fabric with a modelled device (default: one a core)",
     )
+    add_cluster(run)
     run.add_argument("--tensorboard", action="store_true", help="write scalars, too: tensorboard --logdir RUN")
     run.add_argument("--quiet", action="store_true", help="no tables at the end")
     run.add_argument("--resume", type=Path, metavar="RUN", help="go on with an interrupted run")
@@ -77,7 +89,7 @@ def _run(options: argparse.Namespace) -> int:
         check(options.resume)
         from testbed.harness.launch import relaunch
 
-        relaunch(options.resume, options.jobs, options.quiet)
+        relaunch(options.resume, options.jobs, options.quiet, on=cluster(options))
         return 0
     if not options.file:
         raise InputError("name an experiment, e.g. testbed run cifarnet; see experiments/")
@@ -102,6 +114,7 @@ def _run(options: argparse.Namespace) -> int:
         device=options.device,
         out=options.out,
         jobs=options.jobs,
+        cluster=cluster(options),
         tensorboard=options.tensorboard,
         command=tuple(sys.argv[1:]),
         quiet=options.quiet,

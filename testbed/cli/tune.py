@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from testbed.cli.options import Commands, add_experiment, check_file, count, numbers, one
+from testbed.cli.options import Commands, add_cluster, add_experiment, check_file, cluster, count, numbers, one
 from testbed.errors import InputError
 
 EPILOG = """\
@@ -27,6 +27,7 @@ def add(commands: Commands) -> None:
     tune.add_argument("--trials", type=count, default=8, metavar="N", help="of each system (8)")
     tune.add_argument("--seeds", type=numbers, default=(100,), metavar="100", help="of trials; not the file's (100)")
     tune.add_argument("--jobs", type=count, metavar="N", help="systems at once (default: one a core)")
+    add_cluster(tune)
     tune.add_argument("--out", type=Path, metavar="DIR", help="where trials are kept (results/tune/<experiment>)")
     tune.add_argument("--to", type=Path, metavar="FILE", help="the experiment to write (<experiment>-tuned.toml)")
 
@@ -37,6 +38,7 @@ def _tune(options: argparse.Namespace) -> int:
     from testbed.experiment.assembly import Assembly
     from testbed.fabrics.registry import choose, virtual
     from testbed.files import write_whole
+    from testbed.harness import cluster as machines
     from testbed.harness import tune
     from testbed.report.numbers.tables import markdown_table
 
@@ -51,7 +53,10 @@ def _tune(options: argparse.Namespace) -> int:
     target = load.find(options.file).stem
     budget = tune.Budget(options.trials, options.seeds)
     folder = options.out or Path("results", "tune", target)
-    found = tune.tune(experiment, kind.name, budget, folder, options.jobs or len(os.sched_getaffinity(0)))
+    on, jobs = cluster(options), options.jobs or len(os.sched_getaffinity(0))
+    machines.check(on, kind, [experiment])
+    with machines.joined(on, [experiment], "cpu", print) as elsewhere:
+        found = tune.tune(experiment, kind.name, budget, folder, jobs, elsewhere)
     to = options.to or Path(f"{target}-tuned.toml")
     write_whole(to, tune.tuned(experiment, found, budget))
     cells = [

@@ -17,7 +17,9 @@ import msgspec
 
 from testbed.errors import RunError
 from testbed.harness.lock import Held, held
-from testbed.record.info import read_facts, write_facts
+from testbed.record import info, lines
+from testbed.record.events import RunEnded
+from testbed.record.info import ResultInfo, read_facts, write_facts
 
 RUNS = ("*/*", "*/*/*")  # places of runs below a folder of results: by themselves, in a series
 PREFIX = "checkpoint-"
@@ -52,6 +54,18 @@ def latest(folder: Path) -> Checkpoint | None:
     # One without a clock is half-deleted, as one under its temporary name is half-written: a killed run left it.
     found = [Checkpoint(path.parent, read_facts(path, Clock)) for path in clocks if path.is_file()]
     return max(found, key=lambda checkpoint: checkpoint.clock.step, default=None)
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether nothing is left to do in a system's and seed's folder.
+
+    Its `run.json` says so, where it has one: a damaged one is refused (InputError) rather than all played again.
+    """
+    if (folder / info.FILE_NAME).is_file():
+        return info.read_info(folder, ResultInfo).status in info.DONE
+    events = folder / lines.FILE_NAME
+    last = lines.last_event(events) if events.is_file() else None
+    return isinstance(last, RunEnded) and last.how in info.DONE
 
 
 def write(folder: Path, clock: Clock, save: Callable[[Path], None], before_rename: Callable[[Path], None]) -> None:

@@ -18,11 +18,13 @@ from typing import NoReturn
 from testbed import interpreter
 from testbed.errors import InputError, Interrupted, RunError, TestbedError
 from testbed.experiment.assembly import Assembly
-from testbed.experiment.load import Point
-from testbed.fabrics.registry import FabricKind, choose
+from testbed.experiment.load import Point, from_dict
+from testbed.fabrics.registry import ANY, FabricKind, choose, virtual
 from testbed.files import new_folder, plain_name
-from testbed.harness import closing, session, sweep
+from testbed.harness import closing, cluster, session, sweep
+from testbed.harness.cluster import Cluster
 from testbed.harness.lock import held
+from testbed.harness.pool import RunAll
 from testbed.record import info as info_file
 from testbed.record import series
 from testbed.record.info import RunInfo
@@ -58,6 +60,7 @@ class Wishes:
     device : where the math runs, "cpu" or "cuda"
     out : the folder of results
     jobs : systems and seeds at once; None: as many as make sense
+    cluster : whose nodes play them; None: this machine
     tensorboard : write scalars, too
     command : as the record is to state it
     quiet : no tables when a run ends
@@ -69,6 +72,7 @@ class Wishes:
     device: str = "cpu"
     out: Path = session.RESULTS
     jobs: int | None = None
+    cluster: Cluster | None = None
     tensorboard: bool = False
     command: tuple[str, ...] = ()
     quiet: bool = False
@@ -88,17 +92,21 @@ def launch(points: Sequence[Point], wishes: Wishes) -> Path:
     """
     plain_name(wishes.target, "name:")
     experiments = [point.experiment for point in points]
-    kind, why = choose(experiments[0].run.fabric, experiments)
+    wanted = experiments[0].run.fabric
+    kind, why = choose(virtual() if wishes.cluster and wanted == ANY else wanted, experiments)
     if wishes.alone and not kind.one_process:
         raise InputError(
             f"{wishes.alone}: known to this notebook only, and on the {kind.name} fabric each role is a process of its "
             'own; write the cell to a file (%%writefile mine.py) and give plugins=["./mine.py"]'
         )
+    if wishes.alone and wishes.cluster:
+        raise InputError(f"{wishes.alone}: known to this notebook only; write the cell to a file for other machines")
     _check_workplace(wishes.out, wishes.device)
     if wishes.tensorboard:
         require_tensorboard()
     for experiment in experiments:
         session.choose_jobs(experiment, kind, wishes.jobs)
+    cluster.check(wishes.cluster, kind, experiments)
     say = wishes.say or print
     if why:
         say(why)
@@ -112,23 +120,36 @@ def launch(points: Sequence[Point], wishes: Wishes) -> Path:
         command=wishes.command,
         notes=(why,) if why and kind.virtual_time else (),
     )
-    if len(points) > 1:
-        folder = new_folder(request.results / request.target, session.new_id(kind.name))
-        sweep.begin(points, request, folder)
-    else:
-        folder = session.prepare(experiments[0], request)
-    _play(folder, kind, wishes.jobs, wishes.quiet, wishes.say)
+    with cluster.joined(wishes.cluster, experiments, wishes.device, say) as elsewhere:
+        if len(points) > 1:
+            folder = new_folder(request.results / request.target, session.new_id(kind.name))
+            sweep.begin(points, request, folder)
+        else:
+            folder = session.prepare(experiments[0], request)
+        _play(folder, kind, wishes.jobs, wishes.quiet, wishes.say, elsewhere)
     return folder
 
 
-def relaunch(folder: Path, jobs: int | None = None, quiet: bool = False, say: Say | None = None) -> None:
-    """Go on with the run or the series in `folder`. Raises as `launch` does."""
+def relaunch(
+    folder: Path,
+    jobs: int | None = None,
+    quiet: bool = False,
+    say: Say | None = None,
+    on: Cluster | None = None,
+) -> None:
+    """Go on with the run or the series in `folder`, on the cluster `on` or here. Raises as `launch` does."""
     stored = series.read(folder) if series.is_series(folder) else info_file.read_info(folder, RunInfo)
     kind, _ = choose(stored.fabric)
-    _play(folder, kind, jobs, quiet, say)
+    played = [stored.experiment] if isinstance(stored, RunInfo) else list(stored.points.values())
+    experiments = [from_dict(each, str(folder)) for each in played] if on else []
+    cluster.check(on, kind, experiments)
+    with cluster.joined(on, experiments, stored.device.partition(" ")[0], say or print) as elsewhere:
+        _play(folder, kind, jobs, quiet, say, elsewhere)
 
 
-def _play(folder: Path, kind: FabricKind, jobs: int | None, quiet: bool, say: Say | None) -> None:
+def _play(
+    folder: Path, kind: FabricKind, jobs: int | None, quiet: bool, say: Say | None, elsewhere: RunAll | None = None
+) -> None:
     """Play what is prepared in `folder`, where its fabric can be opened."""
     command = interpreter.testbed("run", "--resume", str(folder))
     command += ["--jobs", str(jobs)] if jobs is not None else []
@@ -137,9 +158,9 @@ def _play(folder: Path, kind: FabricKind, jobs: int | None, quiet: bool, say: Sa
         return
     with held(folder):
         if series.is_series(folder):
-            _play_series(folder, jobs, quiet)
+            _play_series(folder, jobs, quiet, elsewhere)
         else:
-            _report_on(folder, session.ready(folder, jobs), quiet)
+            _report_on(folder, session.ready(folder, jobs, elsewhere), quiet)
 
 
 def _played_elsewhere(folder: Path, kind: FabricKind, command: Sequence[str], quiet: bool, say: Say | None) -> bool:
@@ -187,10 +208,10 @@ def _close(folder: Path, unfinished: Sequence[Path], why: str, quiet: bool) -> N
         )
 
 
-def _play_series(folder: Path, jobs: int | None, quiet: bool) -> None:
+def _play_series(folder: Path, jobs: int | None, quiet: bool, elsewhere: RunAll | None) -> None:
     """Play all runs of a series that are still to play, and set them side by side, however it ends."""
     try:
-        sweep.play(folder, jobs, lambda place, play: _report_on(place, play, quiet))
+        sweep.play(folder, jobs, lambda place, play: _report_on(place, play, quiet), elsewhere)
     except Interrupted:
         raise Interrupted(f"stopped: {of_series(folder)}") from None
     finally:

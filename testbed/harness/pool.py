@@ -1,4 +1,7 @@
-"""Independent work in processes of its own, several at once, stopped as cleanly as one process is."""
+"""Independent work in processes of its own, several at once, stopped as cleanly as one process is.
+
+`testbed.harness.cluster` does the same errands on other machines.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -19,8 +24,31 @@ SAFE_PATH = "PYTHONSAFEPATH"  # as `python -P`, for processes whose command line
 _context = multiprocessing.get_context("spawn")
 
 
-def run_all(work: Callable[..., None], calls: Sequence[tuple[Any, ...]], processes: int) -> None:
-    """Call `work(*arguments)` for each of `calls`, each in a new process, at most `processes` at a time, in order.
+@dataclass(frozen=True)
+class Errand:
+    """A piece of work that needs nothing of any other: `work(folder, experiment, *arguments)`.
+
+    Parameters
+    ----------
+    label : what it is, for those who watch: "terngrad, seed 0"
+    work : a function that other processes can import
+    folder : what it reads and writes, and nobody else; it may be made elsewhere, and brought here when it is done
+    experiment : as plain data
+    """
+
+    label: str
+    work: Callable[..., None]
+    folder: Path
+    experiment: dict[str, Any]
+    arguments: tuple[Any, ...] = ()
+
+
+RunAll = Callable[[Sequence[Errand]], None]
+"""Does errands, several at once; when one fails no other begins, and the failure is raised (RunError)."""
+
+
+def run_all(errands: Sequence[Errand], processes: int) -> None:
+    """Do each of `errands` in a new process, at most `processes` at a time, in order.
 
     When one fails, or this process is asked to stop (KeyboardInterrupt), no further one begins; those under way are
     stopped with SIGTERM, and once they have ended the failure is raised.
@@ -28,14 +56,14 @@ def run_all(work: Callable[..., None], calls: Sequence[tuple[Any, ...]], process
     Raises
     ------
     RunError
-        What `work` raised, or a process died without saying why (e.g. killed for lack of memory).
+        What the work raised, or a process died without saying why (e.g. killed for lack of memory).
     """
-    left = list(calls)
+    left = list(errands)
     running: dict[Connection, BaseProcess] = {}
     try:
         while left or running:
             while left and len(running) < processes:
-                ours, process = _start(work, left.pop(0))
+                ours, process = _start(left.pop(0))
                 running[ours] = process
             ready = wait(list(running))
             for ours in [each for each in running if each in ready]:
@@ -47,9 +75,9 @@ def run_all(work: Callable[..., None], calls: Sequence[tuple[Any, ...]], process
             process.join()
 
 
-def _start(work: Callable[..., None], arguments: tuple[Any, ...]) -> tuple[Connection, BaseProcess]:
+def _start(errand: Errand) -> tuple[Connection, BaseProcess]:
     ours, theirs = _context.Pipe(duplex=False)
-    process = _context.Process(target=_play, args=(theirs, work, arguments), daemon=True)
+    process = _context.Process(target=_play, args=(theirs, errand), daemon=True)
     with _no_current_folder():
         process.start()
     theirs.close()
@@ -70,11 +98,11 @@ def _no_current_folder() -> Iterator[None]:
             os.environ[SAFE_PATH] = before
 
 
-def _play(answer: Connection, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _play(answer: Connection, errand: Errand) -> None:
     """The new process: do the work, say how it went, end; end as well when the one that started it is gone."""
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
-        work(*arguments)
+        errand.work(errand.folder, errand.experiment, *errand.arguments)
     except KeyboardInterrupt:
         answer.send(Interrupted("stopped"))
     except TestbedError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,15 +25,15 @@ from testbed import plugins
 from testbed.errors import InputError, Interrupted, RunError, of_file
 from testbed.experiment.assembly import Assembly, threads
 from testbed.experiment.load import from_dict
-from testbed.experiment.schema import WORKERS_AN_LPS, Experiment
+from testbed.experiment.schema import Experiment
 from testbed.fabrics.base import Fabric, TraceEnded
 from testbed.fabrics.registry import FABRICS, FabricKind, Setting
 from testbed.fidelity import report as fidelity_report
 from testbed.files import new_folder, reserving
-from testbed.harness import checkpoint, divergence
+from testbed.harness import checkpoint, divergence, notes
 from testbed.harness.checkpoint import Checkpoint, Clock
 from testbed.harness.lock import held_too
-from testbed.harness.pool import run_all, signals_interrupt
+from testbed.harness.pool import Errand, RunAll, run_all, signals_interrupt
 from testbed.record import frames, lines
 from testbed.record import info as info_file
 from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
@@ -45,13 +45,11 @@ from testbed.report.live import Progress
 from testbed.report.numbers import reached
 from testbed.report.numbers.asked import Target, reported
 from testbed.roles.compute import MEASURED
-from testbed.wan.trace import LATE_S
 from testbed.workloads import Workload
 from testbed.workloads.evaluation import Evaluation
 from testbed.workloads.sized import SizedWorkload
 
 RESULTS = Path("results")
-STOLEN = 0.01  # of the cores' time; beyond it a run that measures says so
 MODEL_FILE = "model.npz"
 RESERVED = ".reserved"  # room for the end of a record, while it is written
 SHORT_STEPS = 20  # of a run that ends before further processes have started
@@ -115,19 +113,10 @@ def prepare(experiment: Experiment, request: Request) -> Path:
         tensorboard=request.tensorboard,
         command=list(request.command),
         environment=info_file.environment(),
-        notes=[*request.notes, *_beyond_the_paper(experiment)],
+        notes=[*request.notes, *notes.beyond_the_paper(experiment)],
     )
     info_file.write_info(folder, facts)
     return folder.resolve()
-
-
-def _beyond_the_paper(experiment: Experiment) -> list[str]:
-    """What a reader of WeightGrad would not expect of the topology."""
-    top = experiment.topology
-    if top.kind == "flat" or top.workers_per_region <= WORKERS_AN_LPS:
-        return []
-    most = f"WeightGrad's serves at most {WORKERS_AN_LPS} (Appendix B.2)"
-    return [f"A local parameter server serves {top.workers_per_region:,} workers; {most}."]
 
 
 def _metric_info(workload: Workload | SizedWorkload) -> MetricInfo:
@@ -142,11 +131,12 @@ def _fidelity(results: Path, profile: str) -> dict[str, Any]:
     return fidelity_report.evidence(results / "fidelity", profile, platform.release())
 
 
-def ready(folder: Path, jobs: int | None = None) -> Callable[[], None]:
+def ready(folder: Path, jobs: int | None = None, elsewhere: RunAll | None = None) -> Callable[[], None]:
     """What plays all that is still to be played of the run in `folder`, from each system's and seed's last checkpoint.
 
-    `jobs` systems and seeds are played at once, each in a process of its own; None: as many as make sense. What is
-    returned raises RunError when the run fails or is stopped; what was recorded stays.
+    `jobs` systems and seeds are played at once, each in a process of its own; None: as many as make sense. Where
+    `elsewhere` is given, it plays them. What is returned raises RunError when the run fails or is stopped; what was
+    recorded stays.
 
     Raises
     ------
@@ -169,7 +159,8 @@ def ready(folder: Path, jobs: int | None = None) -> Callable[[], None]:
         note = f"It began at commit {began[:10]} and went on at {goes_on[:10]}."
         facts.notes += [] if note in facts.notes else [note]
         info_file.write_info(folder, facts)
-    return partial(_run, folder.resolve(), experiment, assembly, facts, chosen)
+    at_once = elsewhere or (partial(run_all, processes=chosen) if chosen > 1 else None)
+    return partial(_run, folder.resolve(), experiment, assembly, facts, at_once)
 
 
 def choose_jobs(experiment: Experiment, kind: FabricKind, jobs: int | None) -> int:
@@ -191,9 +182,9 @@ def choose_jobs(experiment: Experiment, kind: FabricKind, jobs: int | None) -> i
     return jobs
 
 
-def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInfo, jobs: int) -> None:
-    if jobs > 1:
-        _run_at_once(folder, experiment, facts, jobs)
+def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInfo, at_once: RunAll | None) -> None:
+    if at_once is not None:
+        play_at_once(plays(folder, facts), at_once, folder)
         return
     with signals_interrupt(), threads(1):
         with _open_fabric(facts.fabric, assembly, _torch_device(facts)) as fabric:
@@ -209,46 +200,48 @@ def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInf
                     for system in experiment.systems:
                         _Play(folder, facts, assembly, fabric, system, seed).run()
                         facts.delay_report = fabric.delay_report()
-                        facts.notes = _with_warnings(facts.notes, facts.delay_report, stolen.share if stolen else 0.0)
+                        facts.notes = notes.with_warnings(
+                            facts.notes, facts.delay_report, stolen.share if stolen else 0.0
+                        )
                         info_file.write_info(folder, facts)
             except KeyboardInterrupt:  # between two systems
                 raise Interrupted(f"stopped; go on with --resume {folder}") from None
 
 
-def _run_at_once(folder: Path, experiment: Experiment, facts: RunInfo, jobs: int) -> None:
-    """Every system and seed in a process of its own, `jobs` at a time."""
-    plays = [(folder, facts, system, seed) for seed in experiment.run.seeds for system in experiment.systems]
+def plays(folder: Path, facts: RunInfo) -> list[Errand]:
+    """What is still to be played of the run in `folder`: a system and seed each, on a fabric of its own."""
+    return [
+        Errand(_label(system, seed), _play_alone, place, facts.experiment, (facts, system, seed))
+        for seed in facts.seeds
+        for system in facts.systems
+        if not checkpoint.is_finished(place := _place(folder, system, seed))
+    ]
+
+
+def play_at_once(errands: Sequence[Errand], run_all: RunAll, folder: Path) -> None:
+    """Play what `plays` names, of the run or the series in `folder`; raises RunError."""
     with signals_interrupt():
         try:
-            run_all(_play_alone, plays, jobs)
+            run_all(errands)
         except (KeyboardInterrupt, Interrupted):
             raise Interrupted(f"stopped; go on with --resume {folder}") from None
 
 
-def _play_alone(folder: Path, facts: RunInfo, system: str, seed: int) -> None:
+def _play_alone(place: Path, experiment: dict[str, Any], facts: RunInfo, system: str, seed: int) -> None:
     """One system and seed on a fabric of its own, in this process."""
-    assembly = Assembly(from_dict(facts.experiment, info_file.FILE_NAME), _torch_device(facts))
-    device = _torch_device(facts)
+    folder, device = place.parents[1], _torch_device(facts)
+    assembly = Assembly(from_dict(experiment, info_file.FILE_NAME), device)
     with held_too(folder), signals_interrupt(), threads(1), _open_fabric(facts.fabric, assembly, device) as fabric:
         _Play(folder, facts, assembly, fabric, system, seed, can_draw=False).run()
 
 
-def _with_warnings(notes: list[str], report: dict[str, Any], stolen: float) -> list[str]:
-    """The run's notes, with one on each of links, trace and machine that did not do as they should."""
-    changes, machine = "Of the trace's", "This machine's hypervisor"
-    down = "Links went down"
-    said = [note for note in notes if not note.startswith((changes, machine, down))]
-    if were_down := report.get("were_down"):
-        said.append(f"{down} and came up again, which nobody had asked for: {', '.join(were_down)}.")
-    if stolen > STOLEN:
-        said.append(f"{machine} took {100 * stolen:.0f} % of its time: what was measured meanwhile took longer.")
-    if late := report.get("trace_late", 0):
-        worst_ms = report["trace_late_max_ms"]
-        said.append(
-            f"{changes} {report['trace_changes']:,} changes {late:,} came more than {1e3 * LATE_S:g} ms late,"
-            f" the latest by {worst_ms:.0f} ms."
-        )
-    return said
+def _place(folder: Path, system: str, seed: int) -> Path:
+    """Where the records of a system and seed lie in a run's folder."""
+    return folder / system / f"seed-{seed}"
+
+
+def _label(system: str, seed: int) -> str:
+    return f"{system}, seed {seed}"
 
 
 class _Play:
@@ -265,7 +258,7 @@ class _Play:
         can_draw: bool = True,
     ) -> None:
         self._can_draw = can_draw  # a live view: several at once would overwrite each other
-        self.folder = run_folder / system / f"seed-{seed}"
+        self.folder = _place(run_folder, system, seed)
         self.facts, self.assembly, self.fabric = facts, assembly, fabric
         self.experiment = experiment = assembly.experiment
         self.system, self.seed = system, seed
@@ -280,7 +273,7 @@ class _Play:
 
     def run(self) -> None:
         """Play all segments that are still to play."""
-        if self._is_finished():
+        if checkpoint.is_finished(self.folder):
             return
         last = checkpoint.latest(self.folder)
         self.clock = last.clock if last else self.clock
@@ -320,22 +313,15 @@ class _Play:
         """Show the run's events to whoever watches them as they come."""
         roles = self.experiment.roles_of(self.system)
         goodput_mbit = {name: link.goodput_mbit for name, link in self.facts.network.items()}
-        label = f"{self.system}, seed {self.seed}"
         with ExitStack() as stack:
-            progress = Progress(label, self.steps, roles, goodput_mbit, can_draw=self._can_draw)
+            progress = Progress(
+                _label(self.system, self.seed), self.steps, roles, goodput_mbit, can_draw=self._can_draw
+            )
             self._watchers: list[Progress | Scalars] = [stack.enter_context(progress)]
             if self.facts.tensorboard:
                 scalars = Scalars(self.folder, len(roles.workers), self.facts.started_at, self.clock.step)
                 self._watchers.append(stack.enter_context(scalars))
             yield
-
-    def _is_finished(self) -> bool:
-        """By its run.json, where it has one: a damaged one is refused rather than all played again."""
-        if (self.folder / info_file.FILE_NAME).is_file():
-            return info_file.read_info(self.folder, ResultInfo).status in info_file.DONE
-        events = self.folder / lines.FILE_NAME
-        last = lines.last_event(events) if events.is_file() else None
-        return isinstance(last, RunEnded) and last.how in info_file.DONE
 
     def _segments(self, last: Checkpoint | None) -> None:
         self.fabric.begin(self.system, self.seed, self.folder, self.clock.clock_s, last.folder if last else None)

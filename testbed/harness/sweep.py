@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from testbed.errors import TestbedError
 from testbed.experiment.load import Point, from_dict
+from testbed.experiment.schema import Experiment
 from testbed.fabrics.registry import FABRICS
 from testbed.harness import session
 from testbed.harness.lock import held
-from testbed.record.info import DONE, ResultInfo, read_info, write_facts
+from testbed.harness.pool import Errand, RunAll
+from testbed.record.info import DONE, ResultInfo, RunInfo, read_info, write_facts
 from testbed.record.info import FILE_NAME as RUN_FILE
 from testbed.record.series import FILE_NAME, SeriesInfo, read
 from testbed.roles.compute import MEASURED
@@ -44,42 +49,78 @@ def begin(points: Sequence[Point], request: session.Request, folder: Path) -> Pa
     return folder
 
 
-def play(folder: Path, jobs: int | None, report: Report) -> None:
-    """Play what is still to be played; `report` plays one run, given its folder and what does it, and reports on it."""
+def play(folder: Path, jobs: int | None, report: Report, elsewhere: RunAll | None = None) -> None:
+    """Play what is still to be played; `report` plays one run, given its folder and what does it, and reports on it.
+
+    `elsewhere` plays all runs of the series at once, before the first report; None: run by run, here.
+    """
     stored = read(folder)
     experiments = {label: from_dict(data, str(folder / FILE_NAME)) for label, data in stored.points.items()}
+    failure = None
+    if elsewhere is not None:
+        for label, experiment in experiments.items():
+            _prepare(folder, stored, label, experiment)
+        try:
+            session.play_at_once(_plays(folder, stored), elsewhere, folder)
+        except TestbedError as error:
+            failure = error
     for label, experiment in experiments.items():
         place = folder / label
-        if not (place / RUN_FILE).is_file():
-            notes = _share(folder, stored, label)
-            request = session.Request(
-                stored.target,
-                stored.fabric,
-                stored.device,
-                folder=place,
-                tensorboard=stored.tensorboard,
-                command=stored.command,
-                notes=(*stored.notes, *notes),
-            )
-            session.prepare(experiment, request)
+        _prepare(folder, stored, label, experiment)
         with held(place):
+            for system, first in _shared(stored, label).items():
+                for seed in experiment.run.seeds:
+                    _copy(folder / first / system / f"seed-{seed}", place / system / f"seed-{seed}")
+            if failure is not None and session.plays(place, read_info(place, RunInfo)):
+                report(place, partial(_fail, failure))
             report(place, session.ready(place, jobs))
 
 
-def _share(folder: Path, stored: SeriesInfo, label: str) -> list[str]:
-    """Copy what an earlier run has of systems that are the same there; returns a note on each of them."""
+def _fail(failure: TestbedError) -> None:
+    raise failure
+
+
+def _prepare(folder: Path, stored: SeriesInfo, label: str, experiment: Experiment) -> None:
+    """Make the folder of a run, where it is not there yet."""
+    place = folder / label
+    if (place / RUN_FILE).is_file():
+        return
+    shared = _shared(stored, label).items()
+    notes = [f"{system} was played once, for {first}: nothing that was swept concerns it." for system, first in shared]
+    request = session.Request(
+        stored.target,
+        stored.fabric,
+        stored.device,
+        folder=place,
+        tensorboard=stored.tensorboard,
+        command=stored.command,
+        notes=(*stored.notes, *notes),
+    )
+    session.prepare(experiment, request)
+
+
+def _plays(folder: Path, stored: SeriesInfo) -> list[Errand]:
+    """All that is still to be played, each named after its run."""
+    return [
+        replace(each, label=f"{label}: {each.label}")
+        for label in stored.points
+        for each in session.plays(folder / label, read_info(folder / label, RunInfo))
+        if each.folder.parent.name not in _shared(stored, label)
+    ]
+
+
+def _shared(stored: SeriesInfo, label: str) -> dict[str, str]:
+    """The systems of a run that an earlier one has the same, each with that run's label."""
     data = stored.points[label]
     if not FABRICS.find(stored.fabric).virtual_time or data["compute"]["device"] == MEASURED:
-        return []  # times would differ, if only by chance
-    notes = []
+        return {}  # times would differ, if only by chance
+    found = {}
     for system in data["systems"]:
         concerning = _concerning(data, system)
         first = next(point for point, other in stored.points.items() if _concerning(other, system) == concerning)
         if first != label:
-            for seed in data["run"]["seeds"]:
-                _copy(folder / first / system / f"seed-{seed}", folder / label / system / f"seed-{seed}")
-            notes.append(f"{system} was played once, for {first}: nothing that was swept concerns it.")
-    return notes
+            found[system] = first
+    return found
 
 
 def _concerning(data: dict[str, Any], system: str) -> dict[str, Any]:

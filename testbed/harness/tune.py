@@ -27,7 +27,7 @@ from testbed.fabrics.registry import FABRICS
 from testbed.files import write_whole
 from testbed.harness import session
 from testbed.harness.lock import held
-from testbed.harness.pool import run_all
+from testbed.harness.pool import Errand, RunAll, run_all
 from testbed.record import info as info_file
 from testbed.record.info import MetricInfo
 from testbed.record.reader import load as load_run
@@ -66,7 +66,9 @@ class Budget:
     seeds: tuple[int, ...]
 
 
-def tune(experiment: Experiment, fabric: str, budget: Budget, folder: Path, jobs: int) -> dict[str, list[Outcome]]:
+def tune(
+    experiment: Experiment, fabric: str, budget: Budget, folder: Path, jobs: int = 1, elsewhere: RunAll | None = None
+) -> dict[str, list[Outcome]]:
     """Search the settings of all systems of an experiment; returns each system's trials in order.
 
     Parameters
@@ -74,6 +76,7 @@ def tune(experiment: Experiment, fabric: str, budget: Budget, folder: Path, jobs
     fabric : the name of one with virtual time
     folder : of the trials; those that are there are kept
     jobs : systems searched at once
+    elsewhere : searches them on other machines; None: here
 
     Raises
     ------
@@ -86,8 +89,9 @@ def tune(experiment: Experiment, fabric: str, budget: Budget, folder: Path, jobs
         raise InputError(f"--seeds: {min(shared)} is one of run.seeds; tune on seeds that are not reported")
     experiment = experiment.on(FABRICS.find(fabric).device)
     _claim(folder, experiment, budget)
-    calls = [(experiment.as_dict(), fabric, budget, folder, system) for system in experiment.systems]
-    run_all(_tune_one, calls, jobs)
+    data = experiment.as_dict()
+    errands = [Errand(each, _tune_one, folder / each, data, (fabric, budget, each)) for each in experiment.systems]
+    (elsewhere or partial(run_all, processes=jobs))(errands)
     return {system: outcomes(folder / system) for system in experiment.systems}
 
 
@@ -117,7 +121,7 @@ def best(found: Sequence[Outcome]) -> Outcome:
     return min(found, key=lambda outcome: outcome.score)
 
 
-def _tune_one(data: dict[str, Any], fabric: str, budget: Budget, folder: Path, system: str) -> None:
+def _tune_one(folder: Path, data: dict[str, Any], fabric: str, budget: Budget, system: str) -> None:
     import optuna
     from optuna.distributions import BaseDistribution
     from optuna.samplers import TPESampler
@@ -128,10 +132,10 @@ def _tune_one(data: dict[str, Any], fabric: str, budget: Budget, folder: Path, s
     startup = max(2, budget.trials // 3)  # drawn at random before the sampler has something to go by
     study = optuna.create_study(sampler=TPESampler(seed=SAMPLER_SEED, n_startup_trials=startup))
     study.enqueue_trial(standing(experiment, system))
-    done = outcomes(folder / system)
+    done = outcomes(folder)
     for number in range(budget.trials):
         trial = study.ask(space)
-        play = partial(_play, experiment, fabric, budget.seeds, folder / system / f"trial-{number}", system)
+        play = partial(_play, experiment, fabric, budget.seeds, folder / f"trial-{number}", system)
         outcome = done[number] if number < len(done) else play(dict(trial.params))
         study.tell(trial, outcome.score)
 

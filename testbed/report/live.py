@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -29,6 +30,20 @@ CURVE_CELLS = 40
 LINK_CELLS = 20
 OTHER_ROWS = 6  # of the terminal: bar, facts, headings, the prompt
 BLOCKS = "▁▂▃▄▅▆▇█"
+
+Tell = Callable[[str, int, int], None]
+"""Takes what runs ("weightgrad, seed 0"), how many steps are done, and of how many."""
+_told: ContextVar[Tell | None] = ContextVar("told", default=None)
+
+
+@contextmanager
+def telling(tell: Tell) -> Iterator[None]:
+    """Within it `tell` is told of every step; nothing is shown here, where nobody looks."""
+    token = _told.set(tell)
+    try:
+        yield
+    finally:
+        _told.reset(token)
 
 
 class Progress:
@@ -66,8 +81,9 @@ class Progress:
         self._said_at, self._said_share = now(), -1
         self._live: Live | None = None
         self._ended = False
+        self._tell = _told.get()
         with suppress(Exception):
-            if can_draw and self._console.is_terminal:
+            if can_draw and self._console.is_terminal and self._tell is None:
                 self._open()
 
     def _open(self) -> None:
@@ -94,6 +110,9 @@ class Progress:
                     self._goodput_mbit[event.link] = event.goodput_mbit
 
     def _show(self, step: Step) -> None:
+        if self._tell is not None:
+            self._tell(self._label, step.done, self._total)
+            return
         wan = self._wan
         parts = [] if math.isnan(step.loss) else [f"loss {step.loss:.3f}"]
         parts += [f"at {duration(step.time_s)}"]

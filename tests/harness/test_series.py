@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ import pytest
 from small_runs import experiment, plain, start, toml
 
 from testbed.cli import main
-from testbed.errors import InputError
+from testbed.errors import InputError, RunError
 from testbed.experiment import sweeps
 from testbed.experiment.load import load
 from testbed.fabrics.registry import FABRICS
 from testbed.harness import session, sweep
 from testbed.harness import session as run
+from testbed.harness.pool import Errand
 from testbed.record import series
 from testbed.record.info import RunInfo, read_info
 from testbed.record.reader import load as read_run
@@ -112,6 +114,39 @@ def test_a_system_that_nothing_swept_concerns_is_played_once(small_data: None, t
         ).read_bytes()
     notes = [note for note in read_info(two, RunInfo).notes if note not in read_info(one, RunInfo).notes]
     assert notes == ["baseline was played once, for terngrad.clip=1.0: nothing that was swept concerns it."]
+
+
+@pytest.mark.slow
+def test_elsewhere_all_runs_are_played_at_once_and_then_reported(small_data: None, tmp_path: Path) -> None:
+    """What is shared is played once there, too; where something fails, the runs before it have their reports."""
+    data = plain(systems={"baseline": {}, "terngrad": {}}, training={"steps": 4})
+    path = tmp_path / "mine.toml"
+    path.write_text(toml(data) + '\n[sweep]\n"systems.terngrad.clip" = [1.0, 2.0]\n')
+    folder = sweep.begin(load(str(path)), run.Request("mine", "virtual"), tmp_path / "out")
+    played: list[str] = []
+    reported: list[str] = []
+
+    def elsewhere(errands: Sequence[Errand]) -> None:
+        for errand in errands:
+            if len(played) == 2:
+                raise RunError("its node died")
+            played.append(errand.label)
+            errand.work(errand.folder, errand.experiment, *errand.arguments)
+
+    def report(place: Path, play: Callable[[], None]) -> None:
+        play()
+        reported.append(place.name)
+
+    with pytest.raises(RunError, match="its node died"):
+        sweep.play(folder, None, report, elsewhere)
+    first = ["terngrad.clip=1.0: baseline, seed 0", "terngrad.clip=1.0: terngrad, seed 0"]
+    assert played == first and reported == ["terngrad.clip=1.0"]
+    played.clear()
+    sweep.play(folder, None, report, elsewhere)
+    assert played == ["terngrad.clip=2.0: terngrad, seed 0"]
+    assert reported[1:] == ["terngrad.clip=1.0", "terngrad.clip=2.0"]
+    one, two = (folder / f"terngrad.clip={clip}" / "baseline" / "seed-0" / "events.jsonl" for clip in ("1.0", "2.0"))
+    assert one.read_bytes() == two.read_bytes()
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ class ForkServer:
 
     @contextmanager
     def in_place_of_python(self) -> Iterator[None]:
-        """Within it Ray, which starts its processes with `sys.executable`, starts them with the launcher."""
+        """Within it Ray, which starts its processes with the Python that it runs in, starts them with the launcher."""
         if os.access(self._python, os.X_OK):  # not where the file system is mounted with noexec
             sys.executable = str(self._python)
         try:

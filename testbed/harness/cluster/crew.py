@@ -1,0 +1,281 @@
+"""The driver's side of a cluster: join it, give Ray the errands, bring their files home as they are done."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import signal
+import socket
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from time import monotonic
+from typing import Any, Self
+
+import msgspec
+import ray
+from ray._private import services
+from ray.exceptions import (
+    GetTimeoutError,
+    OutOfMemoryError,
+    RayError,
+    RayTaskError,
+    RuntimeEnvSetupError,
+    TaskCancelledError,
+)
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from testbed.errors import InputError, RunError
+from testbed.experiment.assembly import Assembly
+from testbed.experiment.schema import Experiment
+from testbed.harness.cluster import Cluster, archive, fitness, node
+from testbed.harness.cluster.baggage import Baggage
+from testbed.harness.cluster.board import Board, Told
+from testbed.harness.pool import Errand
+from testbed.report.live_errands import Errands
+
+RETRIES = 5  # of an errand whose node dies
+POLL_S = 0.5
+LOOK_S = 3.0  # between two looks at which nodes there are
+CANCEL_S = 10.0
+CONNECT_S = 5.0
+BASE_BYTES = 1 << 30  # of a process: the libraries, a small data set
+COPIES = 2  # of the model, in float32, that a role holds: its weights, and a gradient or what is left of one
+GPU_BYTES = 16 << 30  # of a GPU, to say which part of one an errand needs; they seldom have less
+LEAST_GPU = 0.1
+NODE_ID = "ray.io/node-id"
+NO_CLUSTER = "no Ray cluster runs here; start one with ray start --head, join one with ray start --address=HOST:PORT"
+
+
+class Crew:
+    """A cluster that was joined, with what the experiments need.
+
+    Raises
+    ------
+    InputError
+        There is no such cluster, or it cannot be joined.
+    """
+
+    def __init__(
+        self, cluster: Cluster, experiments: Sequence[Experiment], device: str, say: Callable[[str], None]
+    ) -> None:
+        self._cluster, self._say = cluster, say
+        self._needs = _needs(experiments, device)
+        self._folder = tempfile.TemporaryDirectory(prefix="testbed-")
+        self._passed_over: dict[str, str] = {}  # node's id -> why
+        self._alive: dict[str, str] = {}  # node's id -> its address, when last looked
+        self._looked_s = -LOOK_S
+        try:
+            self._baggage = Baggage(experiments, Path(self._folder.name))
+            _join(cluster.address, self._baggage.runtime_env)
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        ray.shutdown()
+        self._folder.cleanup()
+
+    def run_all(self, errands: Sequence[Errand]) -> None:
+        """Do the errands wherever there is room; each one's folder is here when it is done.
+
+        Raises
+        ------
+        RunError
+            One failed, then the others are cancelled; or it could not be done though it was tried on several nodes.
+        InputError
+            No node can do it.
+        """
+        if not errands:
+            return
+        tasks = [self._task(number, errand) for number, errand in enumerate(errands)]
+        left = {self._given(task, errand): (task, errand) for task, errand in zip(tasks, errands, strict=True)}
+        self._warn_of_needs()
+        with Errands(len(errands), self._say) as self._view:
+            try:
+                while left:
+                    self._look(left)
+                    ready, _ = ray.wait(list(left), num_returns=1, timeout=POLL_S)
+                    for ref in ready:
+                        task, errand = left.pop(ref)
+                        if not self._taken(task, errand, ref):
+                            left[self._given(task, errand)] = (task, errand)
+            finally:
+                _cancel(list(left))
+
+    def _task(self, number: int, errand: Errand) -> node.Task:
+        there = replace(errand, experiment=self._baggage.renamed(errand.experiment))
+        storage = self._cluster.storage
+        folder = storage.absolute() / _called(errand.folder) if storage else None
+        place = folder / errand.folder.parent.name / errand.folder.name if folder else ""
+        return node.Task(number, there, fitness.here(errand.experiment), str(place))
+
+    def _given(self, task: node.Task, errand: Errand) -> Any:
+        """Give a task to Ray; nodes that were passed over do not get it."""
+        options = dict(self._needs)
+        if self._passed_over:
+            options["label_selector"] = {NODE_ID: f"!in({','.join(self._passed_over)})"}
+        packed = archive.pack(errand.folder) if errand.folder.is_dir() else b""
+        return _do.options(name=errand.label, **options).remote(task, packed, self._board)
+
+    def _taken(self, task: node.Task, errand: Errand, ref: Any) -> bool:
+        """Bring home what became of an errand; False where it is to be given to another node."""
+        try:
+            answer: node.Answer = ray.get(ref)
+        except TaskCancelledError:  # its node was told to stop
+            return False
+        except OutOfMemoryError:
+            raise RunError(
+                f"{errand.label}: its node has too little memory for it; start Ray there with fewer CPUs"
+            ) from None
+        except RuntimeEnvSetupError as error:
+            raise RunError(f"{errand.label}: a node cannot unpack what it needs: {_last_line(error)}") from None
+        except RayTaskError as error:  # before the testbed's own code, which answers: something cannot be imported
+            self._pass_over_address(error.ip, f"the testbed cannot be loaded there: {_last_line(error)}")
+            return False
+        except RayError as error:
+            raise RunError(
+                f"{errand.label}: every node that played it died, {RETRIES + 1} of them; the last: {_last_line(error)}"
+            ) from None
+        if answer.unfit:
+            self._pass_over(answer.node_id, answer.node, answer.unfit)
+            return False
+        archive.unpack(answer.packed, errand.folder)
+        if answer.error:
+            kind = InputError if answer.exit_code == InputError.exit_code else RunError
+            raise kind(answer.error)
+        self._view.done(errand.label, answer.node)
+        return True
+
+    def _pass_over_address(self, address: str, why: str) -> None:
+        for each in ray.nodes():
+            if each["Alive"] and each["NodeManagerAddress"] == address:
+                self._pass_over(each["NodeID"], address, why)
+
+    def _pass_over(self, node_id: str, address: str, why: str) -> None:
+        """Note that a node cannot take part, and say so once."""
+        if node_id not in self._passed_over:
+            self._passed_over[node_id] = f"node {address}: {why}"
+            self._view.say(f"node {address} is passed over: {why}")
+        if not self._able():
+            raise InputError(f"no node of the cluster can play this: {'; '.join(self._passed_over.values())}")
+
+    def _able(self) -> list[dict[str, Any]]:
+        """The nodes that are alive, were not passed over, and are large enough."""
+        needs = {"CPU": self._needs["num_cpus"], "memory": self._needs["memory"], "GPU": self._needs["num_gpus"]}
+        return [
+            each
+            for each in ray.nodes()
+            if each["Alive"]
+            and each["NodeID"] not in self._passed_over
+            and all(each["Resources"].get(name, 0) >= amount for name, amount in needs.items())
+        ]
+
+    def _warn_of_needs(self) -> None:
+        if not self._able():
+            gib = self._needs["memory"] / 2**30
+            gpus = f", {self._needs['num_gpus']:g} of a GPU" if self._needs["num_gpus"] else ""
+            self._say(f"no node of the cluster has a core, {gib:.1f} GiB of memory{gpus} for this yet: waiting for one")
+
+    def _look(self, left: dict[Any, tuple[node.Task, Errand]]) -> None:
+        """See how far all are, and which nodes died."""
+        with suppress(GetTimeoutError):
+            told: dict[int, Told] = ray.get(self._board.told.remote(), timeout=POLL_S)
+            known = {task.number: errand.label for task, errand in left.values()}
+            self._view.see(
+                {known[number]: (each.node, each.done, each.total) for number, each in told.items() if number in known}
+            )
+        if monotonic() - self._looked_s >= LOOK_S:
+            self._looked_s = monotonic()
+            alive = {each["NodeID"]: each["NodeManagerAddress"] for each in ray.nodes() if each["Alive"]}
+            for gone in self._alive.keys() - alive.keys():
+                self._view.say(f"node {self._alive[gone]} is gone; what it had begun is played again on another")
+            self._alive = alive
+
+    @cached_property
+    def _board(self) -> Any:
+        """On this node, which lives as long as the driver does."""
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        return ray.remote(num_cpus=0)(Board).options(scheduling_strategy=here).remote()
+
+
+_do = ray.remote(max_retries=RETRIES)(node.do)
+
+
+def _join(address: str, runtime_env: dict[str, Any]) -> None:
+    """Make this process a driver of the cluster at `address`."""
+    if ray.is_initialized():
+        raise InputError("--ray: this process uses Ray already; call ray.shutdown() first")
+    if "://" in address:
+        raise InputError(f"--ray {address}: run this on a node of the cluster, or send it there with ray job submit")
+    _require_answer(_found() if address == "auto" else address)
+    os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"  # of `ray job submit`, whose working directory is the driver's
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        raise InputError(f"--ray {address}: {' '.join(str(error).split())}") from None
+    finally:
+        for number, handler in handlers.items():  # Ray has put its own in place, which abort the process
+            signal.signal(number, handler)
+
+
+def _found() -> str:
+    """The address of the cluster that this machine is a node of, or that RAY_ADDRESS names."""
+    with suppress(ConnectionError):
+        if address := services.canonicalize_bootstrap_address("auto"):
+            return str(address)
+    raise InputError(f"--ray auto: {NO_CLUSTER}")
+
+
+def _require_answer(address: str) -> None:
+    """Ray would try for minutes to reach a host that is not there."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InputError(f"--ray {address}: neither auto nor HOST:PORT, e.g. 10.0.0.1:6379")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(f"--ray {address}: no Ray answers there: {error}") from None
+
+
+def _needs(experiments: Sequence[Experiment], device: str) -> dict[str, Any]:
+    """What one errand takes, as Ray's options."""
+    parameters: dict[bytes, int] = {}  # by model and data, which take time to open
+    nbytes = BASE_BYTES
+    for each in experiments:
+        if not each.compute.timing_only:
+            key = msgspec.json.encode([each.model, each.data])
+            if key not in parameters:
+                parameters[key] = Assembly(each).sized.layout.size
+            nbytes = max(nbytes, BASE_BYTES + 4 * COPIES * len(each.roles.all) * parameters[key])
+    gpus = max(LEAST_GPU, min(1.0, round(nbytes / GPU_BYTES, 2))) if device.startswith("cuda") else 0
+    return {"num_cpus": 1, "num_gpus": gpus, "memory": nbytes}
+
+
+def _called(folder: Path) -> str:
+    """What an errand is called in the storage, where other drivers keep theirs; the same when it is resumed."""
+    whole = f"{platform.node()}:{folder.parents[1].absolute()}"
+    return f"{folder.parents[1].name}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+
+
+def _cancel(refs: Sequence[Any]) -> None:
+    """Stop what is still under way, as Ctrl-C would, and give it time to save."""
+    for ref in refs:
+        ray.cancel(ref, force=False)
+    with suppress(RayError):
+        ray.wait(list(refs), num_returns=len(refs), timeout=CANCEL_S) if refs else None
+
+
+def _last_line(error: BaseException) -> str:
+    """The line of Ray's many that says what happened."""
+    found = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return found[-1] if found else type(error).__name__

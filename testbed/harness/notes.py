@@ -1,0 +1,37 @@
+"""What a reader of a run's results must know beside its figures, one sentence each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.experiment.schema import WORKERS_AN_LPS, Experiment
+from testbed.wan.trace import LATE_S
+
+STOLEN = 0.01  # of the cores' time; beyond it a run that measures says so
+
+
+def beyond_the_paper(experiment: Experiment) -> list[str]:
+    """What a reader of WeightGrad would not expect of the topology."""
+    top = experiment.topology
+    if top.kind == "flat" or top.workers_per_region <= WORKERS_AN_LPS:
+        return []
+    most = f"WeightGrad's serves at most {WORKERS_AN_LPS} (Appendix B.2)"
+    return [f"A local parameter server serves {top.workers_per_region:,} workers; {most}."]
+
+
+def with_warnings(notes: list[str], report: dict[str, Any], stolen: float) -> list[str]:
+    """The run's notes, with one on each of links, trace and machine that did not do as they should."""
+    changes, machine = "Of the trace's", "This machine's hypervisor"
+    down = "Links went down"
+    said = [note for note in notes if not note.startswith((changes, machine, down))]
+    if were_down := report.get("were_down"):
+        said.append(f"{down} and came up again, which nobody had asked for: {', '.join(were_down)}.")
+    if stolen > STOLEN:
+        said.append(f"{machine} took {100 * stolen:.0f} % of its time: what was measured meanwhile took longer.")
+    if late := report.get("trace_late", 0):
+        worst_ms = report["trace_late_max_ms"]
+        said.append(
+            f"{changes} {report['trace_changes']:,} changes {late:,} came more than {1e3 * LATE_S:g} ms late,"
+            f" the latest by {worst_ms:.0f} ms."
+        )
+    return said
