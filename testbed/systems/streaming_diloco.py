@@ -2,9 +2,9 @@
 
 arXiv 2501.18512. `diloco` with all three of the paper's parts on: P fragments, one after the other within H steps
 (3.1); a fragment's mean comes in force `overlap_steps`, tau, after it was sent, and is mixed with what the region has
-learnt meanwhile (3.2); outer gradients are E3M0, 4 bits (3.3). The paper's tau of 5 and its even mixing are the
-defaults; its H is 100, where `local_steps` of 20 is that of `diloco` here. Fragments are runs of neighbouring layers,
-the paper's "sequential" pattern; how the rest is done stands in `testbed.systems.diloco`.
+learnt meanwhile (3.2); outer gradients are E3M0, 4 bits (3.3). The defaults are a tau of 5 and even mixing, and as in
+`diloco` here `local_steps` of 20. Fragments are runs of neighbouring layers, the paper's "sequential" pattern; how the
+rest is done stands in `testbed.systems.diloco`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from small_runs import experiment, start
 
+from testbed import interpreter
 from testbed.errors import RunError
 from testbed.fabrics.base import Fabric
 from testbed.fabrics.registry import FabricKind, Setting
@@ -89,7 +90,9 @@ def test_a_run_that_was_killed_elsewhere_is_closed_and_says_how_to_go_on(killed:
     with pytest.raises(RunError) as caught:
         launch._play(killed, Elsewhere(lambda: begin(place), 137), None, True, None)
     said = "the run was killed: its own process (SIGKILL)"
-    assert str(caught.value) == f"{said}; what it recorded is kept: go on with testbed run --resume {killed}"
+    assert (
+        str(caught.value) == f"{said}; what it recorded is kept: go on with {interpreter.typed()} run --resume {killed}"
+    )
     assert not caught.value.told
     assert load(killed).results[1].info.error == said
     assert (killed / "summary.csv").is_file()
