@@ -15,9 +15,9 @@ from pathlib import Path
 import pandas as pd
 
 import testbed
+from testbed.record.series import grid
 from testbed.report.looks import look
 from testbed.report.numbers.disturbed import disturbed
-from testbed.report.numbers.labels import short
 from testbed.report.numbers.tables import markdown_table
 from testbed.report.numbers.wording import NONE, duration, is_missing
 
@@ -31,7 +31,8 @@ def measured(folder: Path) -> pd.DataFrame:
     """What faults cost in each run of a series."""
     series = testbed.load(folder)
     assert isinstance(series, testbed.Series)
-    frames = [disturbed(run).assign(point=label) for label, run in zip(series.labels, series, strict=True)]
+    called = grid([folder / label for label in series.labels]).called
+    frames = [disturbed(run).assign(point=called(label)) for label, run in zip(series.labels, series, strict=True)]
     return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)[[*KEYS, *FIGURES]]
 
 
@@ -52,7 +53,7 @@ def table(frame: pd.DataFrame) -> str:
             figures = [row[f"{name}_{each}"] for each in (*FABRICS, "off")]
             writers = (duration, duration, "{:+.1%}".format)
             cells += [NONE if is_missing(it) else write(it) for it, write in zip(figures, writers, strict=True)]
-        rows.append([short(row["point"]), look(row["system"]).label, *cells])
+        rows.append([row["point"], look(row["system"]).label, *cells])
     return markdown_table(heads, rows)
 
 
