@@ -70,6 +70,7 @@ OTHERS: dict[str, Callable[[Layout], Any]] = {
     "sparse multiples": lambda layout: SparseMultiples(layout, 0.25, 1020),
 }
 EVERY = {**CODECS, **OTHERS}
+WITHOUT_KERNELS = {"chunked top-k 1.6 %", "E3M0"}  # torch's own operations, which make their results anew
 
 
 class _Use:
@@ -118,7 +119,7 @@ def test_new_arrays_and_tensors_are_noticed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in WITHOUT_KERNELS])
 def test_a_further_message_makes_no_memory(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     codec, out, total = remembering(EVERY[name](LAYOUT)), torch.empty(LAYOUT.size), torch.zeros(LAYOUT.size)

@@ -173,6 +173,7 @@ def test_a_sweep_gives_the_bits_of_home(folder: Path, home: dict[str, bytes], ra
     assert recorded(only(folder / "out")) == home
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_killed_node_costs_only_what_it_was_playing(folder: Path, home: dict[str, bytes], ray: Any) -> None:
     """With a storage that all see, that goes on from its checkpoint on another node."""
@@ -190,6 +191,7 @@ def test_a_killed_node_costs_only_what_it_was_playing(folder: Path, home: dict[s
     assert recorded(only(folder / "out")) == home
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.full)])
 def test_a_stopped_driver_is_resumed(folder: Path, home: dict[str, bytes], ray: Any, number: int) -> None:
@@ -215,6 +217,7 @@ def test_a_stopped_driver_is_resumed(folder: Path, home: dict[str, bytes], ray: 
     assert {path: path.stat().st_mtime_ns for path in began} == kept, "what was done is not done again"
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_node_that_lacks_something_is_passed_over_and_says_why(
     folder: Path, home: dict[str, bytes], ray: Any, tmp_path: Path

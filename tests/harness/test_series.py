@@ -243,6 +243,7 @@ def test_a_series_says_where_each_run_lies_on_its_axes(small_data: None, tmp_pat
     assert [axis.name for axis in half.axes] == ["batch size"], "they are all on one profile"
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_series_over_two_axes_is_stopped_resumed_compared_and_drawn(
     small_data: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -107,6 +107,7 @@ class Crew:
                         task, errand = left.pop(ref)
                         if not self._taken(task, errand, ref):
                             left[self._given(task, errand)] = (task, errand)
+                self._look_who_is_gone()
             finally:
                 _cancel(list(left))
 
@@ -185,7 +186,7 @@ class Crew:
             self._say(f"no node of the cluster has a core, {gib:.1f} GiB of memory{gpus} for this yet: waiting for one")
 
     def _look(self, left: dict[Any, tuple[node.Task, Errand]]) -> None:
-        """See how far all are, and which nodes died."""
+        """See how far all are, and now and then which nodes died."""
         with suppress(GetTimeoutError):
             told: dict[int, Told] = ray.get(self._board.told.remote(), timeout=POLL_S)
             known = {task.number: errand.label for task, errand in left.values()}
@@ -193,11 +194,14 @@ class Crew:
                 {known[number]: (each.node, each.done, each.total) for number, each in told.items() if number in known}
             )
         if monotonic() - self._looked_s >= LOOK_S:
-            self._looked_s = monotonic()
-            alive = {each["NodeID"]: each["NodeManagerAddress"] for each in ray.nodes() if each["Alive"]}
-            for gone in self._alive.keys() - alive.keys():
-                self._view.say(f"node {self._alive[gone]} is gone; what it had begun is played again on another")
-            self._alive = alive
+            self._look_who_is_gone()
+
+    def _look_who_is_gone(self) -> None:
+        self._looked_s = monotonic()
+        alive = {each["NodeID"]: each["NodeManagerAddress"] for each in ray.nodes() if each["Alive"]}
+        for gone in self._alive.keys() - alive.keys():
+            self._view.say(f"node {self._alive[gone]} is gone; what it had begun is played again on another")
+        self._alive = alive
 
     @cached_property
     def _board(self) -> Any:
