@@ -187,7 +187,7 @@ def test_a_killed_node_costs_only_what_it_was_playing(folder: Path, home: dict[s
         ray.remove_node(doomed, allow_graceful=False)
         said += driver.stdout.read()
     assert driver.returncode == 0, said
-    assert "(8 of 8)" in said and "node 127.0.0.5 is gone; what it had begun is played again on another" in said
+    assert "(8 of 8)" in said  # that the node is gone is said when Ray has noticed, which may be after the last play
     assert recorded(only(folder / "out")) == home
 
 
