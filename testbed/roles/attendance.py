@@ -58,12 +58,14 @@ class Attendance:
         self._left_out: dict[str, int] = {}  # and since which step
         self._back: dict[str, None] = {}  # of those left out the ones that wait for a catch-up
         self._early: dict[str, Message] = {}  # of a later round
+        self._ended: set[str] = set()  # whose segment is over: one that went on by itself may be done before its server
 
     async def collect(self, step: int, first: Message | None = None) -> list[Message]:
         """The messages of the round `step`, of the clients in `present`.
 
         Where it is the round's second message that is waited for, of those who sent its first, `first` is what that was
         answered with, and is the answer again where one begins the round anew: without it there may be nobody left.
+        With a tolerance there may be none, where all the others have ended their segment.
         """
         if self._tolerance is None:
             return await self._node.collect(self._clients)
@@ -81,6 +83,8 @@ class Attendance:
         reader = node.mailbox.open(self._clients)
         try:
             while len(found) < quorum or awaited - found.keys():
+                if self._ended.union(found, self._early).issuperset(self._clients):
+                    break  # nobody is left to wait for
                 if self._back and len(awaited | found.keys()) < quorum:
                     awaited |= await self._tell(step - 1)
                     continue
@@ -88,7 +92,11 @@ class Attendance:
                     client, message = await node.take(reader, deadline_s if len(found) >= quorum else inf)
                 except PeerTimeout:
                     break
-                node.refuse_marker(client, message)
+                if message.kind == MARKER:
+                    node.note_marker(client)
+                    self._ended.add(client)
+                    awaited.discard(client)
+                    continue
                 if client in awaited and message.step == step:
                     if first is not None and message.kind == first.kind:
                         await node.send(client, first)
@@ -154,7 +162,7 @@ class Attendance:
         for client in self._clients:
             if client in self._node.mortal:
                 await self._node.send(client, Message(OVER, step))
-        async for client, _ in self._node.serve(self._clients):
+        async for client, _ in self._node.serve([client for client in self._clients if client not in self._ended]):
             self._is_back(client, step)
             await self._tell(step)
 

@@ -271,6 +271,8 @@ class DiLoCo(RegionalSystem):
             if (fragment := self._turn(step)) is None:
                 continue
             messages = await clients.collect(step)
+            if not messages:
+                continue  # the regions have ended by themselves
             charge = self.task.encoding(fragment.codec, self.task.adding(fragment.codec, messages))
             mean = await node.compute(charge, self._mean, node, state, fragment, messages, step)
             included = [region_of(lps) for lps in clients.present]

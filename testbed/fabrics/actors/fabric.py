@@ -199,13 +199,14 @@ class ActorFabric(Fabric):
             raise cause from None
 
     def save(self, folder: Path) -> None:
-        times_s: dict[int, float] = {}
+        times_s: dict[int, list[float]] = {}
         for of_role in self._all("save", str(folder)).values():
             for step, time_s in of_role.items():
-                times_s[step] = max(time_s, times_s.get(step, 0.0))
-        for step, time_s in sorted(times_s.items()):
-            if self.probe is not None:
-                self.probe(step, time_s, self.states(probe_folder(folder, step)))
+                times_s.setdefault(step, []).append(time_s)
+        for step, when_s in sorted(times_s.items()):
+            # A region that was left out has not made every step: of such a step there is no model of all.
+            if self.probe is not None and len(when_s) == len(self._system.shown_by):
+                self.probe(step, max(when_s), self.states(probe_folder(folder, step)))
             rmtree(probe_folder(folder, step))
 
     def states(self, folder: Path) -> Mapping[str, Any]:
