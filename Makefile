@@ -133,6 +133,7 @@ reference-systems: setup-dev  ## every system, 200 steps, 3 seeds, into results/
 	rm -rf build/reference-entropy
 	$(TESTBED) run systems --systems baseline,terngrad --seeds 0 --set training.steps=100 \
 	    --set systems.terngrad.entropy=on --out build/reference-entropy
+	$(TESTBED) plot build/reference-systems/systems/* --kind ranking --format png --out build/reference-systems/systems/*
 	$(call keep,build/reference-systems/systems,systems)
 	$(TESTBED) bytes build/reference-systems/systems/* > results/reference/systems/bytes.md
 	$(TESTBED) bytes build/reference-entropy/systems/* > results/reference/systems/bytes-entropy.md

@@ -16,7 +16,7 @@ from testbed.record.events import Bits, Computed, Delivered, Evaluated, Event, E
 from testbed.record.info import DataInfo, LinkInfo
 from testbed.record.reader import load
 from testbed.report import looks
-from testbed.report.numbers.summary import summarize
+from testbed.report.numbers.summary import aggregate, summarize
 from testbed.report.pictures import draw, parts, write
 from testbed.report.pictures.registry import drawn, gallery
 from testbed.report.pictures.style import COLUMN
@@ -196,3 +196,23 @@ def test_every_system_that_can_be_run_has_a_look() -> None:
     from testbed.systems import SYSTEMS
 
     assert set(SYSTEMS) <= set(looks.known())
+
+
+def test_a_ranking_has_the_fastest_on_top_and_each_system_its_interval_and_accuracy(whole: Path) -> None:
+    run = load(whole)
+    together = aggregate(summarize(run)).set_index("system")
+    figure = draw(run, "ranking")
+    speedups, accuracies = figure.axes
+    order = together["speedup_vs_baseline"].sort_values(ascending=False).index
+    assert [label.get_text() for label in speedups.get_yticklabels()] == [looks.look(name).label for name in order]
+    for axes, metric, scale in ((speedups, "speedup_vs_baseline", 1.0), (accuracies, "accuracy_vs_baseline", 100.0)):
+        points = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "o"]
+        assert np.allclose(points, scale * together.loc[order, metric].to_numpy(dtype=float))
+        spans = [tuple(line.get_xdata()) for line in axes.lines if line.get_marker() != "o" and line.get_alpha()]
+        ends = scale * together.loc[order, [f"{metric}_low", f"{metric}_high"]].to_numpy(dtype=float)
+        assert np.allclose(spans, ends[~np.isnan(ends).any(axis=1)])
+
+
+def test_there_is_no_ranking_where_no_system_reached_the_target(make_run: MakeRun) -> None:
+    with pytest.raises(InputError, match="hold nothing for 'ranking'"):
+        draw(load(make_run(target={"loss": 0.1, "window": 10})), "ranking")
