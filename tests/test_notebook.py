@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "docs" / "notebook.ipynb"
 LARGEST_PICTURE_BYTES = 60_000
+NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
+MOST_APART = 0.02  # seen on an Intel and on an AMD processor: 0.6 % in an accuracy, 0.3 % in a time
 
 
 def read() -> Any:
@@ -28,6 +31,11 @@ def shown(notebook: Any, source: str, kind: str) -> str:
     [cell] = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.startswith(source)]
     [text] = [output.data[kind] for output in cell.outputs if kind in output.get("data", {})]
     return str(text)
+
+
+def parts(table: str) -> tuple[str, list[float]]:
+    """A printed table's words, with `#` for each figure, and the figures."""
+    return " ".join(NUMBER.sub("#", table).split()), [float(figure) for figure in NUMBER.findall(table)]
 
 
 def pictures(notebook: Any) -> Iterator[bytes]:
@@ -71,10 +79,13 @@ def test_it_shows_tables_and_a_picture(executed: Any, request: pytest.FixtureReq
 @pytest.mark.full
 @pytest.mark.slow
 def test_what_it_shows_is_what_the_page_has(executed: Any) -> None:
-    """Simulated with a modelled device, a run repeats; so its tables do."""
+    """Simulated with a modelled device, a run repeats but for what processors differ in: a product's last bits."""
     kept = read()
     for source in ("table", "run.steps", "wan", "found"):
-        assert shown(kept, source, "text/plain") == shown(executed, source, "text/plain")
+        words, figures = parts(shown(executed, source, "text/plain"))
+        kept_words, kept_figures = parts(shown(kept, source, "text/plain"))
+        assert words == kept_words
+        assert figures == pytest.approx(kept_figures, rel=MOST_APART)
 
 
 def test_the_page_was_run_and_is_small() -> None:
