@@ -46,6 +46,8 @@ class Assembly:
     device_name : where the math runs, "cpu" or "cuda"
     allow_download : fetch a data set that is missing; not from within the sandbox, where there is no network
     on_notice : called with a line the user should read (a download, a stand-in)
+    testing_threads : that a test of a model takes; None for all cores. Where another run is on each core, threads that
+        wait for each other made a test take four times as long
     """
 
     def __init__(
@@ -54,8 +56,10 @@ class Assembly:
         device_name: str = "cpu",
         allow_download: bool = False,
         on_notice: Callable[[str], None] = lambda line: None,
+        testing_threads: int | None = None,
     ) -> None:
         self.experiment = experiment
+        self._testing_threads = testing_threads or len(os.sched_getaffinity(0))
         self.device = device(device_name)
         self._allow_download = allow_download
         self._on_notice = on_notice
@@ -166,13 +170,13 @@ class Assembly:
     def evaluate(self, weights: torch.Tensor, quickly: bool = False) -> Evaluation:
         """Test loss and metrics of flat `weights`; `quickly`: on no more images than a probe takes."""
         asked, few = self.experiment.run.eval_images, self.experiment.run.probe_images
-        with threads(len(os.sched_getaffinity(0))):
+        with threads(self._testing_threads):
             return self.workload.evaluate(weights, min(asked or few, few) if quickly else asked)
 
     def probe(self, weights: torch.Tensor) -> tuple[Evaluation, float]:
         """A quick test of flat `weights`, and their loss on a sample of the training data."""
         count = self.experiment.run.probe_images
-        with threads(len(os.sched_getaffinity(0))):
+        with threads(self._testing_threads):
             return self.workload.evaluate(weights, count), self.workload.train_loss(weights, count)
 
 

@@ -230,7 +230,7 @@ def play_at_once(errands: Sequence[Errand], run_all: RunAll, folder: Path) -> No
 def _play_alone(place: Path, experiment: dict[str, Any], facts: RunInfo, system: str, seed: int) -> None:
     """One system and seed on a fabric of its own, in this process."""
     folder, device = place.parents[1], _torch_device(facts)
-    assembly = Assembly(from_dict(experiment, info_file.FILE_NAME), device)
+    assembly = Assembly(from_dict(experiment, info_file.FILE_NAME), device, testing_threads=1)
     with held_too(folder), signals_interrupt(), threads(1), _open_fabric(facts.fabric, assembly, device) as fabric:
         _Play(folder, facts, assembly, fabric, system, seed, can_draw=False).run()
 

@@ -20,6 +20,7 @@ from testbed.workloads.data.base import DATASETS, Data, Dataset, Metric, size_te
 from testbed.workloads.evaluation import Evaluation, evaluate, train_loss
 from testbed.workloads.flat import FlatModel, forward_flops
 from testbed.workloads.learner import Learner
+from testbed.workloads.memory import keep_freed
 from testbed.workloads.models.base import MODELS, Model, initial_weights, kind_of, parameter_count
 from testbed.workloads.shards import Indices
 
@@ -50,6 +51,7 @@ class Workload:
     """
 
     def __init__(self, model: Model, dataset: Dataset, device: torch.device | str = "cpu") -> None:
+        keep_freed()
         self.model = model
         self.device = torch.device(device)
         self.dataset = dataset.fit(model.input, self.device)
