@@ -110,6 +110,10 @@ class Assembly:
         with not_needed():
             return kind(replace(task, initial=nothing, learner=lambda worker: learner, sizes=sizes), options)
 
+    def warm_up(self) -> list[System]:
+        """Make all systems, so that data, model and the codecs' kernels are at hand when they are asked for."""
+        return [self.system(name, self.experiment.run.seeds[0]) for name in self.experiment.systems]
+
     def require_sizes(self) -> None:
         """Of a timing-only run: raise InputError where a system's messages have sizes that nobody knows."""
         for name in self.experiment.systems:

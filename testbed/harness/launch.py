@@ -5,6 +5,8 @@ is still to be played, so a new run, one that was interrupted and one inside a s
 network exists only in namespaces of its own, where there is no way out to the world: whatever needs the world, and
 whatever the user may have got wrong, comes first; then `testbed run --resume FOLDER` is started inside. Should that
 process, or what it stands on, be killed, this one is still there: it closes the record and says what died.
+
+What draws is imported when a run has ended: no process is to wait for it before.
 """
 
 from __future__ import annotations
@@ -30,11 +32,6 @@ from testbed.record import series
 from testbed.record.info import RunInfo
 from testbed.record.tensorboard import require as require_tensorboard
 from testbed.report.numbers.progress import of_series, shown
-from testbed.report.page.html import FILE_NAME as PAGE
-from testbed.report.page.markdown import REPLAY
-from testbed.report.series import show_series, write_series
-from testbed.report.terminal import show
-from testbed.report.write import write_report
 from testbed.workloads.devices import device as check_device
 
 Say = Callable[[str], None]
@@ -197,6 +194,8 @@ def _close(folder: Path, unfinished: Sequence[Path], why: str, quiet: bool) -> N
             for place in unfinished:
                 closing.close(place, why)
         if series.is_series(folder):
+            from testbed.report.write import write_report
+
             for run in dict.fromkeys(place.parents[1] for place in unfinished):
                 write_report(run)
             _show_series(folder, quiet)
@@ -220,6 +219,8 @@ def _play_series(folder: Path, jobs: int | None, quiet: bool, elsewhere: RunAll 
 
 def _show_series(folder: Path, quiet: bool) -> None:
     """Write the report of a series, and print it."""
+    from testbed.report.series import show_series, write_series
+
     written = write_series(folder)
     if written and not quiet:
         show_series(folder)
@@ -242,6 +243,11 @@ def _report_on(folder: Path, play: Callable[[], None], quiet: bool = False) -> N
 
 def _report(folder: Path, quiet: bool) -> None:
     """Write the report of a run, and print it."""
+    from testbed.report.page.html import FILE_NAME as PAGE
+    from testbed.report.page.markdown import REPLAY
+    from testbed.report.terminal import show
+    from testbed.report.write import write_report
+
     result, frame = write_report(folder)
     if quiet:
         return

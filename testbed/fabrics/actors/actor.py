@@ -125,9 +125,7 @@ def assembled(experiment: str, device: str = "cpu") -> Assembly:
 def warm_up(experiment: str) -> None:
     """Do once what is slow at its first time: open data and model, load the codecs' kernels, make a gradient."""
     torch.set_num_threads(1)
-    assembly = assembled(experiment)
-    systems = [assembly.system(name, assembly.experiment.run.seeds[0]) for name in assembly.experiment.systems]
-    task = systems[0].task
+    task = assembled(experiment).warm_up()[0].task
     task.learner(0).gradient(task.initial, 0)
 
 
