@@ -1,7 +1,7 @@
 """Damaged input, kind by kind: it is read, or refused in one line; no traceback, no hang, no gigabytes.
 
-`FUZZ_INPUTS=100000 FUZZ_SEED=2 pytest tests/test_every_input.py` damages each kind so many times, and otherwise than any
-other seed. Records and coded messages have their own: `test_every_record.py`, `test_every_decoder.py`.
+`FUZZ_INPUTS=100000 FUZZ_SEED=2 pytest tests/test_every_input.py` damages each kind so many times, and otherwise than
+any other seed. Records and coded messages have their own: `test_every_record.py`, `test_every_decoder.py`.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ REGIONS = ("us-west-1", "us-east-1", "us-east-2")
 SHIPPED = ROOT / "topologies"
 PAIR = (REGIONS[0], REGIONS[1])
 PLAN = hosts.plan_of(profile.load("weightgrad-ec2"), {"us-west-1": 2, "us-east-1": 1})
-HOSTS = b"".join(b'[[hosts]]\nregion = "r%d"\naddress = "10.0.0.%d"\ncommand = ["ssh", "h"]\n' % (k, k) for k in range(3))
+HOST = b'[[hosts]]\nregion = "r%d"\naddress = "10.0.0.%d"\ncommand = ["ssh", "h"]\n'
+HOSTS = b"".join(HOST % (k, k) for k in range(3))
 STARTS = b"""
 [[start]]
 hosts = "us-east-1-h0"
