@@ -160,7 +160,8 @@ class Schedule:
                 if isinstance(each, Turn):
                     (active.discard if each.over else active.add)(each.number)
                     touched = dict.fromkeys(self._links[each.number], False) | touched
-                    broken = {frozenset(pair): pair for pair in self._breaks[each.number]} | broken
+                    for pair in self._breaks[each.number]:
+                        broken.setdefault(frozenset(pair), pair)
                     yield each
                 elif isinstance(each, Draw):
                     touched = dict.fromkeys(self._links[each.number], False) | touched

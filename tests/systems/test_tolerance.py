@@ -39,6 +39,7 @@ FAULTS = {
     "joins late": ["join b at 1.5s"],
     "leaves and comes back": ["leave c at 0.8s for 2s"],
     "black hole": ["blackhole c=a at 1s for 1.5s"],
+    "resets": ["reset *=* at 1s every 700ms"],
     "straggler": ["slow b/w1 factor=12 at 0.7s for 2s"],
 }
 ABLE = {name for name in SYSTEMS if SYSTEMS[name].tolerant} - {"mqgrad"}  # which needs large layers

@@ -164,7 +164,7 @@ class VirtualFabric(Fabric):
 
         loop = VirtualLoop(self._clock_s, lambda: _who_waits(nodes, network), before_jump, when_stuck)
         folds = {members[0]: members for members in self._folds()}
-        network = Network(self._plan, loop, self._tcp, folds.values())
+        network = Network(self._plan, loop, self._tcp, folds.values(), self._patience_s)
         meters = self._meters(network)
         replay = Replay(self._schedule, network, self._clock_s, lambda event: self.record(event))
         for name in self._states:

@@ -39,12 +39,13 @@ class Link:
 class Flow:
     """One message on its way: `left` bytes that are being sent, and `held` ones that wait for the window."""
 
-    __slots__ = ("connection", "held", "left", "links", "message", "nbytes", "rate", "since_s", "version")
+    __slots__ = ("connection", "given_s", "held", "left", "links", "message", "nbytes", "rate", "since_s", "version")
 
     def __init__(self, connection: Connection, message: Any, nbytes: int, now_s: float) -> None:
         self.connection = connection
         self.links = connection.links
         self.message, self.nbytes = message, nbytes
+        self.given_s = now_s  # when its connection first had its turn for it
         self.left = float(nbytes)
         self.held = 0.0
         self.rate = 0.0

@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Sequence
 from math import inf
 from typing import Any
 
+from testbed.errors import RunError
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.fair import max_min, reached
 from testbed.fabrics.virtual.flows import Connection, Flow, Link
@@ -44,6 +45,7 @@ class Network:
     Parameters
     ----------
     folds : the members of each fold; messages to and from the first are to and from all of them
+    patience_s : no message may be on its way for longer because of resets
 
     Attributes
     ----------
@@ -53,7 +55,12 @@ class Network:
     """
 
     def __init__(
-        self, plan: NetworkPlan, loop: VirtualLoop, tcp: Tcp | None = None, folds: Collection[Sequence[str]] = ()
+        self,
+        plan: NetworkPlan,
+        loop: VirtualLoop,
+        tcp: Tcp | None = None,
+        folds: Collection[Sequence[str]] = (),
+        patience_s: float = inf,
     ) -> None:
         self.plan = plan
         self.links: dict[str, Link] = {}
@@ -71,7 +78,7 @@ class Network:
         self.messages = 0
         self.outages: Outages[Flow] = Outages()
         self._loop = loop
-        self._tcp = tcp or Tcp()
+        self._tcp, self._patience_s = tcp or Tcp(), patience_s
         self._connections: list[Connection] = []
         self._changed: dict[Link, None] = {}
         # What is to come, a heap of (time, tie-break, version, flow): the bytes that a flow has left are sent if it
@@ -175,6 +182,11 @@ class Network:
         Returns
         -------
         How many messages are sent again.
+
+        Raises
+        ------
+        RunError
+            One of them has been for longer than patience lasts.
         """
         ends = ((one, other), (other, one))
         return sum(self._reopen(each, now_s) for each in self._connections if each.hosts in ends)
@@ -199,6 +211,11 @@ class Network:
         connection.queue.extendleft((flow.message, flow.nbytes) for flow in reversed(lost))
         if connection.queue:
             self._start(connection, *connection.queue.popleft())
+        if lost and connection.active is not None:
+            connection.active.given_s = lost[0].given_s
+            if now_s - lost[0].given_s > self._patience_s:
+                since = f"a message of {connection.hosts[0]} has been on its way for {now_s - lost[0].given_s:.0f} s"
+                raise RunError(f"{since}: its connection to {connection.hosts[1]} is reset again and again")
         return len(lost)
 
     def set_delay(self, src: str, dst: str, delay_s: float) -> None:
