@@ -176,12 +176,12 @@ class Network:
             flow.left, flow.held = 0.0, flow.left + flow.held
             self._resume(flow)
 
-    def reset(self, one: str, other: str, now_s: float) -> int:
+    def reset(self, one: str, other: str, now_s: float) -> int | None:
         """Reset the connection between two hosts at `now_s`, to which the clock is about to jump.
 
         Returns
         -------
-        How many messages are sent again.
+        How many messages are sent again; None where they have no connection.
 
         Raises
         ------
@@ -189,7 +189,8 @@ class Network:
             One of them has been for longer than patience lasts.
         """
         ends = ((one, other), (other, one))
-        return sum(self._reopen(each, now_s) for each in self._connections if each.hosts in ends)
+        concerned = [each for each in self._connections if each.hosts in ends]
+        return sum(self._reopen(each, now_s) for each in concerned) if concerned else None
 
     def _reopen(self, connection: Connection, now_s: float) -> int:
         """Connect anew, and send what has not arrived again, ahead of what waits already; how many messages that is."""

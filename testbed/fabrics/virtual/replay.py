@@ -49,7 +49,8 @@ class Replay:
         while (change := self._next) is not None and change.time_s <= when_s:
             if isinstance(change, Break):
                 resent = self._network.reset(change.one, change.other, change.time_s)
-                self._record(Reset(time_s=change.time_s, link=change.link, resent=resent))
+                if resent is not None:
+                    self._record(Reset(time_s=change.time_s, link=change.link, resent=resent))
             else:
                 if isinstance(change, Change):
                     self._set(change)
