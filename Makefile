@@ -157,7 +157,7 @@ on = if test -d build/reference-faults-on-both/$(1)/faults; then \
          $(TESTBED) run --resume build/reference-faults-on-both/$(1)/faults/* --quiet; \
      else $(TESTBED) run $(ON_BOTH) --fabric $(1) --out build/reference-faults-on-both/$(1); fi
 
-reference-faults-emulated: setup-dev  ## a part of that on both fabrics, into results/reference/faults-emulated; a quarter of an hour of an idle machine
+reference-faults-emulated: setup-dev  ## a part of that on both fabrics, into results/reference/faults-emulated; half an hour of an idle machine
 	$(call on,mininet)
 	$(call on,virtual)
 	$(BIN)/python -P benchmarks/faults_on_both.py build/reference-faults-on-both/virtual/faults/* build/reference-faults-on-both/mininet/faults/*

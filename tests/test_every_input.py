@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
+from time import process_time
 
 import msgspec
 import numpy as np
@@ -251,7 +251,7 @@ def test_it_is_read_or_refused_in_one_line(kind: str, tmp_path: Path, monkeypatc
         for number, data in enumerate(damaged(case.sound, TIMES)):
             path.write_bytes(data)
             tracemalloc.reset_peak()
-            before, began_s = tracemalloc.get_traced_memory()[0], monotonic()
+            before, began_s = tracemalloc.get_traced_memory()[0], process_time()
             try:
                 case.read(path)
             except TestbedError as error:
@@ -260,7 +260,7 @@ def test_it_is_read_or_refused_in_one_line(kind: str, tmp_path: Path, monkeypatc
             except Exception as error:
                 raise AssertionError(f"{kind} number {number} of {data!r}") from error
             assert tracemalloc.get_traced_memory()[1] - before < MOST_BYTES, (number, data)
-            assert monotonic() - began_s < MOST_S, (number, data)
+            assert process_time() - began_s < MOST_S, (number, data)  # of this process: others may keep it waiting
     finally:
         tracemalloc.stop()
     assert refused > TIMES / 10

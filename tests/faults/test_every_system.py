@@ -47,7 +47,7 @@ FAULTS_ASKED = {
 }
 BY_VALUES = {"adaptive", "bgt", "demo", "dgc", "ef21", "gaia", "isgq-dithered", "isgq-mse", "isgq-naive", "qgt", "qsgd"}
 BY_VALUES |= {"sparseloco", "wgt"}  # the sizes of their messages depend on a library's last bits
-SAME_MODEL = {"baseline", "terngrad", "fp16", "allreduce"}  # whatever the times are
+SYNCHRONOUS = {"baseline", "terngrad", "fp16"}
 
 
 def timed(sentences: list[str], unit_s: float) -> list[str]:
@@ -96,8 +96,8 @@ def test_same_seed_same_bits_under_every_fault(small_data: None, system: str, re
         else:
             assert isinstance(again, Played) and run.events == again.events and run.clock_s == again.clock_s, kind
             assert all(torch.equal(model, again.models[name]) for name, model in run.models.items()), kind
-            assert run.clock_s > plain.clock_s, f"{kind} cost nothing"
-            if system in SAME_MODEL:
+            if system in SYNCHRONOUS:  # the times are others, the model is not
+                assert run.clock_s > plain.clock_s, f"{kind} cost nothing"
                 assert all(torch.equal(model, plain.models[name]) for name, model in run.models.items()), kind
         found[kind] = in_numbers(run)
     path = GOLDEN / f"{system}.json"
