@@ -39,7 +39,6 @@ FAULTS = {
     "joins late": ["join b at 1.5s"],
     "leaves and comes back": ["leave c at 0.8s for 2s"],
     "black hole": ["blackhole c=a at 1s for 1.5s"],
-    "resets": ["reset *=* at 1s every 700ms"],
     "straggler": ["slow b/w1 factor=12 at 0.7s for 2s"],
 }
 ABLE = {name for name in SYSTEMS if SYSTEMS[name].tolerant} - {"mqgrad"}  # which needs large layers
@@ -120,6 +119,14 @@ def test_what_an_optimizer_remembers_is_caught_up_too(optimizer: dict[str, Any])
     replicas = [state if "/w" in role else state.replica for role, state in run.states.items()]
     assert all(torch.equal(replica.weights, run.models["full"]) for replica in replicas)
     assert len({repr(replica.optimizer) for replica in replicas}) == 1
+
+
+@pytest.mark.parametrize("system", each_system(ABLE, *QUICK))
+def test_a_reset_takes_less_than_patience_lasts_and_leaves_nobody_out(system: str) -> None:
+    first, second = (played(system, ["reset *=* at 1s every 700ms"]) for _ in "12")
+    assert first.events == second.events and first.clock_s == second.clock_s
+    assert not first.of(Absent)
+    assert all(state.step == STEPS for name, state in first.states.items() if "/gs" not in name)
 
 
 @pytest.mark.parametrize("system", each_system(ABLE, *QUICK))
