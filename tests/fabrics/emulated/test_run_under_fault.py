@@ -187,7 +187,7 @@ def test_an_lps_whose_process_is_killed_is_named(start: Start) -> None:
     (lps,) = (pid for pid in run.processes("RoleActor") if network_of(host) in networks_of_threads(pid))
     os.kill(lps, signal.SIGKILL)
     line = run.ended()
-    assert "us-east-1/lps: its process died" in line
+    assert "us-west-1/lps: its process died" in line
     assert_closed(run, line)
 
 
