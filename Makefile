@@ -148,15 +148,19 @@ reference-faults: setup-dev  ## five systems under eight faults, into results/re
 	mkdir -p results/reference/faults
 	cd build/reference-faults/faults/*/ && cp series.json summary.csv summary.md series.png $(CURDIR)/results/reference/faults/
 
-# Two systems that wait, each with its tolerant twin: what faults cost where the network is a real one.
-reference-faults-emulated: setup-dev  ## a part of that emulated, beside it, into results/reference/faults-emulated; half an hour of an idle machine
-	if test -d build/reference-faults-emulated/faults; then \
-	    $(TESTBED) run --resume build/reference-faults-emulated/faults/* --quiet; \
-	else \
-	    $(TESTBED) run faults --fabric mininet --seeds 0 --quiet --out build/reference-faults-emulated \
-	        --systems terngrad,terngrad-tolerant,diloco,diloco-tolerant; \
-	fi
-	-$(BIN)/python -P benchmarks/faults_on_both.py build/reference-faults/faults/* build/reference-faults-emulated/faults/*
+# Two systems that wait, each with its tolerant twin, and half the steps: all faults are over by then.
+ON_BOTH := faults --seeds 0 --quiet --systems terngrad,terngrad-tolerant,diloco,diloco-tolerant \
+           --set training.steps=60 --set run.checkpoint_steps=60 --set run.probe_steps=0
+
+# $(call on,FABRIC): play that into its folder, or go on with what is there.
+on = if test -d build/reference-faults-on-both/$(1)/faults; then \
+         $(TESTBED) run --resume build/reference-faults-on-both/$(1)/faults/* --quiet; \
+     else $(TESTBED) run $(ON_BOTH) --fabric $(1) --out build/reference-faults-on-both/$(1); fi
+
+reference-faults-emulated: setup-dev  ## a part of that on both fabrics, into results/reference/faults-emulated; half an hour of an idle machine
+	$(call on,mininet)
+	$(call on,virtual)
+	$(BIN)/python -P benchmarks/faults_on_both.py build/reference-faults-on-both/virtual/faults/* build/reference-faults-on-both/mininet/faults/*
 
 reference-tuned: setup-dev  ## the same, each system tuned alike first, into results/reference/systems-tuned: hours, goes on as well
 	$(TESTBED) tune systems --trials 8 --seeds 100 --out build/tune-systems --to experiments/systems-tuned.toml

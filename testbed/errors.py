@@ -22,9 +22,15 @@ class TestbedError(Exception):
 
 
 class InputError(TestbedError):
-    """The user's input is wrong: a file, a key, an option, a data set, a machine that lacks something asked for."""
+    """The user's input is wrong: a file, a key, an option, a data set, a machine that lacks something asked for.
+
+    What it quotes may hold anything: line ends and control characters appear as escapes.
+    """
 
     exit_code = 2
+
+    def __init__(self, line: str) -> None:
+        super().__init__("".join(each if each.isprintable() else repr(each)[1:-1] for each in line))
 
 
 class RunError(TestbedError):

@@ -1,7 +1,7 @@
 """Damaged input, kind by kind: it is read, or refused in one line; no traceback, no hang, no gigabytes.
 
-`FUZZ_INPUTS=100000 pytest tests/test_every_input.py` damages each kind so many times. Records and coded messages have
-their own: `test_every_record.py`, `test_every_decoder.py`.
+`FUZZ_INPUTS=100000 FUZZ_SEED=2 pytest tests/test_every_input.py` damages each kind so many times, and otherwise than
+any other seed. Records and coded messages have their own: `test_every_record.py`, `test_every_decoder.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
+from time import process_time
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -25,14 +26,18 @@ from small_runs import PLAIN, toml
 from testbed.errors import TestbedError
 from testbed.experiment.load import load, read_faults
 from testbed.message import Message
+from testbed.programs import hosts, starts
+from testbed.record import series
+from testbed.record.series import SeriesInfo
 from testbed.report.numbers import prices
 from testbed.roles import state as state_file
 from testbed.systems.protocols.replica import Replica
-from testbed.wan import import_profile, import_trace, iperf3, profile, trace
+from testbed.wan import import_profile, import_trace, iperf3, measure, profile, trace
 from testbed.workloads.optimizer import AdamState
 
 ROOT = Path(__file__).parents[1]
 TIMES = int(os.environ.get("FUZZ_INPUTS", "60"))
+SEED = int(os.environ.get("FUZZ_SEED", "1"))
 MOST_BYTES, MOST_S = 100_000_000, 20.0
 SIZE = 10_000
 NUMBERS = ["0", "-1", "-0.0", "1e309", "-1e309", "nan", "inf", "1e-320", "9" * 40, "9" * 400, "0x7f", "1_0", "2.5.1"]
@@ -97,9 +102,39 @@ def _profile_of(path: Path) -> object:
     return profile.load(path.stem)
 
 
+def _series() -> bytes:
+    """The facts of a series of four runs, without the checksum that would find any damage before they are looked at."""
+    points = {f"batch={batch}-lan={lan}": {"training.batch_size": batch} for batch in (16, 32) for lan in (1, 2)}
+    places = {label: [{"batch": label[6:8]}, {"lan": label[-1]}] for label in points}
+    return msgspec.json.encode(SeriesInfo("it", "virtual", "cpu", ("run",), (), points, False, places))
+
+
+def _grid(path: Path) -> object:
+    labels = series.read(path.parent).points
+    return series.grid([path.parent / label for label in labels]) if labels else None
+
+
 REGIONS = ("us-west-1", "us-east-1", "us-east-2")
 SHIPPED = ROOT / "topologies"
 PAIR = (REGIONS[0], REGIONS[1])
+PLAN = hosts.plan_of(profile.load("weightgrad-ec2"), {"us-west-1": 2, "us-east-1": 1})
+HOST = b'[[hosts]]\nregion = "r%d"\naddress = "10.0.0.%d"\ncommand = ["ssh", "h"]\n'
+HOSTS = b"".join(HOST % (k, k) for k in range(3))
+STARTS = b"""
+[[start]]
+hosts = "us-east-1-h0"
+run = "sh -c 'echo a b'"
+ready = "port 8080"
+service = true
+environment = { WHO = "me" }
+[[start]]
+hosts = ["us-west-1/h1", "us-west-1"]
+run = ["sh", "-c", "true"]
+ready = "line listening on 8080"
+within_s = 5
+"""
+SQUARE = b"region,a,b,c\na,0,60,80\nb,60,0,20\nc,80,20,0\n"
+COURSE = b"time_s,rate\n" + b"".join(b"%d,%d\n" % (k, 50 + k % 7) for k in range(60))
 CSV = b"src,dst,rate\n" + b"".join(f"{a},{b},90\n".encode() for a in REGIONS for b in REGIONS if a != b)
 SENTENCES = [
     "partition us-west-1 us-east-2 at 20s for 30s",
@@ -124,6 +159,12 @@ CASES: dict[str, Callable[[Path], Case]] = {
     ),
     "prices": lambda folder: Case((SHIPPED / "prices.csv").read_bytes(), "prices.csv", prices.prices.__wrapped__),
     "iperf3": lambda folder: Case(_iperf3(), "log.json", iperf3.read),
+    "joined iperf3 logs": lambda folder: Case(
+        _iperf3() * 3, "east__west.json", lambda path: import_profile.from_iperf3([path], {})
+    ),
+    "iperf3's intervals": lambda folder: Case(
+        _iperf3(), "east__west.json", lambda path: import_trace.from_iperf3([path], [], {}, 0.1)
+    ),
     "mahimahi": lambda folder: Case(
         b"\n".join(b"%d" % (k * 7) for k in range(400)),
         "up.trace",
@@ -132,14 +173,21 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "table of rates": lambda folder: Case(
         CSV, "rates.csv", lambda path: import_profile.from_csv(path, "Mbit/s", "rate")
     ),
+    "table of round trips": lambda folder: Case(SQUARE, "rtt.csv", import_profile.read_rtt),
+    "table of a course": lambda folder: Case(
+        COURSE, "course.csv", lambda path: import_trace.from_csv(path, [PAIR], "Mbit/s", "rate", 0.1)
+    ),
+    "hosts to measure": lambda folder: Case(HOSTS, "hosts.toml", measure.read_hosts),
+    "starts": lambda folder: Case(STARTS, "starts.toml", lambda path: starts.load(path, PLAN)),
+    "series": lambda folder: Case(_series(), "series.json", _grid),
     "checkpoint": lambda folder: Case(_saved_state(folder / "sound.npz"), "state.npz", _state_of),
     "message": lambda folder: Case(_message(), "message", _received),
 }
 
 
 def damaged(sound: bytes, times: int) -> Iterator[bytes]:
-    """The same ones each time."""
-    pick = random.Random(1)
+    """The same ones each time, of a seed."""
+    pick = random.Random(SEED)
     for _ in range(times):
         data = sound
         for _ in range(pick.choice((1, 1, 1, 2, 3, 8))):
@@ -203,7 +251,7 @@ def test_it_is_read_or_refused_in_one_line(kind: str, tmp_path: Path, monkeypatc
         for number, data in enumerate(damaged(case.sound, TIMES)):
             path.write_bytes(data)
             tracemalloc.reset_peak()
-            before, began_s = tracemalloc.get_traced_memory()[0], monotonic()
+            before, began_s = tracemalloc.get_traced_memory()[0], process_time()
             try:
                 case.read(path)
             except TestbedError as error:
@@ -212,7 +260,7 @@ def test_it_is_read_or_refused_in_one_line(kind: str, tmp_path: Path, monkeypatc
             except Exception as error:
                 raise AssertionError(f"{kind} number {number} of {data!r}") from error
             assert tracemalloc.get_traced_memory()[1] - before < MOST_BYTES, (number, data)
-            assert monotonic() - began_s < MOST_S, (number, data)
+            assert process_time() - began_s < MOST_S, (number, data)  # of this process: others may keep it waiting
     finally:
         tracemalloc.stop()
     assert refused > TIMES / 10

@@ -212,6 +212,21 @@ def batch(tool: str, pid: int, lines: Iterable[str]) -> None:
         raise NetworkError(f"{tool} -batch: {' '.join(done.stderr.split())}")
 
 
+def reset(pid: int, address: str) -> None:
+    """Reset all TCP connections to an address in the network namespace of process `pid`.
+
+    Raises
+    ------
+    NetworkError
+        The kernel cannot.
+    """
+    with netns.enter(pid):
+        line = ["ss", "--kill", "--tcp", "dst", address]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+    if done.returncode or done.stderr.strip():
+        raise NetworkError(f"connections to {address} cannot be reset: ss: {' '.join(done.stderr.split())}")
+
+
 @dataclass(frozen=True)
 class Counter:
     """What has left on one directed link since it was built; bytes are those on the wire, as tc counts them."""

@@ -244,6 +244,17 @@ class EmulatedNetwork:
         pid = self._net[router].pid
         self._do(lambda: links.batch("ip", pid, [addresses.cut_off_command(src, dst) if off else undo]))
 
+    def reset(self, one: str, other: str) -> None:
+        """Reset all TCP connections between two hosts; KeyError where there is no such host.
+
+        Raises
+        ------
+        NetworkError
+            The kernel cannot (CONFIG_INET_DIAG_DESTROY).
+        """
+        here, there = self.hosts[one], self.hosts[other]
+        self._do(lambda: links.reset(here.netns_pid, there.ip))
+
     def _route(self, src: str, dst: str, command: Callable[[int, int], str], note: Callable[[str], None]) -> None:
         self._wan_name(src, dst)
         i, j = self.plan.regions.index(src), self.plan.regions.index(dst)

@@ -9,7 +9,7 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
-from testbed.faults import Schedule, Turn, events_of
+from testbed.faults import Break, Schedule, Turn, events_of
 from testbed.record.events import Capacity, Cut, Event
 from testbed.wan.trace import LATE_S, Change
 
@@ -22,6 +22,7 @@ class TracePlayer:
     Parameters
     ----------
     apply : makes a change of one WAN link (figures before dilation)
+    reset : resets a connection, and records that it did
     done_s : the changes up to this time on the run's clock have been made, and are made again without being told
     clock_s : what the run's clock shows at `start_s` on the monotonic clock
     dilation : real seconds per second of the run's clock
@@ -35,8 +36,9 @@ class TracePlayer:
         clock_s: float,
         start_s: float,
         dilation: float,
+        reset: Callable[[Break], None],
     ) -> None:
-        self.done_s, self._apply = done_s, apply
+        self.done_s, self._apply, self._reset = done_s, apply, reset
         self._clock_s, self._start_s, self._dilation = clock_s, start_s, dilation
         self._applied: list[Event] = []
         self._failure: BaseException | None = None
@@ -52,7 +54,7 @@ class TracePlayer:
     def _now(self) -> float:
         return max(self._clock_s, self._clock_s + (monotonic() - self._start_s) / self._dilation)
 
-    def _run(self, changes: Iterator[Change | Turn]) -> None:
+    def _run(self, changes: Iterator[Change | Turn | Break]) -> None:
         try:
             for change in changes:
                 due_s = self._start_s + (change.time_s - self._clock_s) * self._dilation
@@ -62,7 +64,11 @@ class TracePlayer:
         except BaseException as error:  # told to the run when it stops the player
             self._failure = error
 
-    def _make(self, change: Change | Turn) -> None:
+    def _make(self, change: Change | Turn | Break) -> None:
+        if isinstance(change, Break):
+            self._reset(change)
+            self.done_s = change.time_s
+            return
         if isinstance(change, Change):
             self._apply(change)
         self.done_s, now_s = change.time_s, self._now()

@@ -334,6 +334,9 @@ def _check_names(experiment: Experiment, source: str) -> None:
         with naming(f"{source}: faults[{number}]"):
             fault.on_links(experiment.plan.wan)
             fault.on_roles(experiment.roles.all)
+            between = fault.on_connections(experiment.roles.all)
+            if between and not any(other in experiment.roles.neighbours(one) for one, other in between):
+                raise InputError(f"{between[0][0]} and {between[0][1]} have no connection in this run")
 
 
 def _lay_over(data: dict[str, Any], changes: Mapping[str, Any]) -> None:

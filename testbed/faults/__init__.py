@@ -7,6 +7,6 @@ plug-in, found by its name.
 
 from testbed.faults.base import FAULTS, Fault
 from testbed.faults.pace import Pace
-from testbed.faults.schedule import Schedule, Turn, events_of
+from testbed.faults.schedule import Break, Schedule, Turn, events_of
 
-__all__ = ["FAULTS", "Fault", "Pace", "Schedule", "Turn", "events_of"]
+__all__ = ["FAULTS", "Break", "Fault", "Pace", "Schedule", "Turn", "events_of"]

@@ -51,10 +51,14 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     Attributes
     ----------
     target : the field that takes the words of a sentence (`sentence.read`) that are no times
+    momentary : whether it happens at a moment: it has no `for_s` and no `mttr_s`, and is over when it begins
+    resets : whether the connections that it concerns are reset then
     """
 
     name: ClassVar[str] = ""
     target: ClassVar[str] = ""
+    momentary: ClassVar[bool] = False
+    resets: ClassVar[bool] = False
 
     kind: str
     at_s: Time | UnsetType = UNSET
@@ -72,10 +76,15 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def __post_init__(self) -> None:
         given = {key: getattr(self, key) for key in ("at_s", "for_s", "every_s", "mtbf_s", "mttr_s")}
         has = {key for key, value in given.items() if value is not UNSET}
+        if self.momentary and (lasting := sorted(has & {"for_s", "mttr_s"})):
+            raise ValueError(f"{lasting[0]}: a {self.name} happens at a moment, it does not last")
         if not has & {"at_s", "mtbf_s"}:
-            raise ValueError("at_s: needed, when it begins (or mtbf_s and mttr_s, for random times)")
+            random = "mtbf_s" if self.momentary else "mtbf_s and mttr_s"
+            raise ValueError(f"at_s: needed, when it begins (or {random}, for random times)")
         if "mtbf_s" in has and (beside := sorted(has - {"mtbf_s", "mttr_s"})):
             raise ValueError(f"{beside[0]}: not beside mtbf_s, which makes the times random")
+        if self.momentary:
+            return
         if ("mtbf_s" in has) != ("mttr_s" in has):
             raise ValueError("mttr_s: goes together with mtbf_s")
         if "every_s" in has and not ("for_s" in has and given["for_s"] < given["every_s"]):
@@ -84,7 +93,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def spans(self, number: int) -> Iterator[tuple[float, float]]:
         """When it begins and when it is over, again and again; `number` is its place among the run's faults."""
         if not isinstance(self.at_s, UnsetType):
-            lasts_s = inf if isinstance(self.for_s, UnsetType) else self.for_s
+            lasts_s = 0.0 if self.momentary else inf if isinstance(self.for_s, UnsetType) else self.for_s
             if isinstance(self.every_s, UnsetType):
                 yield self.at_s, self.at_s + lasts_s
                 return
@@ -93,12 +102,13 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
                 begins_s = self.at_s + time * self.every_s
                 yield begins_s, begins_s + lasts_s
                 time += 1
-        assert not isinstance(self.mtbf_s, UnsetType) and not isinstance(self.mttr_s, UnsetType)
+        assert not isinstance(self.mtbf_s, UnsetType)
+        mean_s = 0.0 if isinstance(self.mttr_s, UnsetType) else self.mttr_s
         random = np.random.default_rng((self.seed, number))
         over_s = 0.0
         while True:
             begins_s = over_s + float(random.exponential(self.mtbf_s))
-            over_s = begins_s + float(random.exponential(self.mttr_s))
+            over_s = begins_s + float(random.exponential(mean_s))
             yield begins_s, over_s
 
     # What a kind says
@@ -114,7 +124,10 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return ()
 
     def on_connections(self, roles: Sequence[str]) -> Sequence[Pair]:
-        """Between which roles, from one to the other, it alters what the network does. Raises as `on_links` does."""
+        """Between which roles, from one to the other, it alters what the network does, or resets the connection.
+
+        Raises as `on_links` does.
+        """
         return ()
 
     def altered(self, link: State) -> State:

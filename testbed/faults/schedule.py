@@ -42,6 +42,20 @@ class Turn:
     over: bool
 
 
+@dataclass(frozen=True)
+class Break:
+    """The connection between two roles is reset."""
+
+    time_s: float
+    one: str
+    other: str
+
+    @property
+    def link(self) -> str:
+        """As the records name it."""
+        return f"{self.one}={self.other}"
+
+
 class Schedule:
     """The changes of a run in order of time, without end where its trace loops or a fault comes again.
 
@@ -54,6 +68,7 @@ class Schedule:
     ----------
     end_s : when the run ends with its trace; None where it does not
     pairs : the links that anything changes, of regions, and the connections, of roles
+    broken : the pairs of roles, each in both orders, whose connection is reset
 
     Raises
     ------
@@ -71,14 +86,17 @@ class Schedule:
         wan = wan or {}
         self.end_s = None if trace is None else trace.end_s
         self._trace, self._faults = trace, faults
-        connections = [tuple(fault.on_connections(roles)) for fault in faults]
+        named = [tuple(fault.on_connections(roles)) for fault in faults]
+        connections = [() if fault.resets else between for fault, between in zip(faults, named, strict=True)]
+        self._breaks = [between if fault.resets else () for fault, between in zip(faults, named, strict=True)]
+        self.broken = frozenset(chain(*self._breaks))
         self._links = [(*fault.on_links(wan), *between) for fault, between in zip(faults, connections, strict=True)]
         self._roles = [frozenset(fault.on_roles(roles)) for fault in faults]
         traced = [change.pair for change in trace.changes] if trace else []
         self.pairs = tuple(dict.fromkeys([*traced, *(pair for links in self._links for pair in links)]))
         self._profile = {pair: State(link.goodput_mbit, link.rtt_ms) for pair, link in wan.items()}
         self._profile |= dict.fromkeys(chain(*connections), State(inf, 0.0))
-        self._tells_apart = any(self._roles) or any(connections)
+        self._tells_apart = any(self._roles) or any(named)
 
     @property
     def tells_roles_apart(self) -> bool:
@@ -125,7 +143,7 @@ class Schedule:
                 found.append(_cut(clock_s, pair, state))
         return found
 
-    def after(self, clock_s: float) -> Iterator[Change | Turn]:
+    def after(self, clock_s: float) -> Iterator[Change | Turn | Break]:
         """The changes later than `clock_s`, in order; a fault's turn stands before what it changes."""
         if not self._faults:
             yield from self._trace.after(clock_s) if self._trace else ()
@@ -137,10 +155,13 @@ class Schedule:
         merged: Iterator[Change | Turn | Draw] = heapq.merge(traced, turns, key=lambda each: each.time_s)
         for time_s, together in groupby(merged, key=lambda each: each.time_s):
             touched: dict[Pair, bool] = {}  # and whether the trace does
+            broken: dict[frozenset[str], Pair] = {}
             for each in together:
                 if isinstance(each, Turn):
                     (active.discard if each.over else active.add)(each.number)
                     touched = dict.fromkeys(self._links[each.number], False) | touched
+                    for pair in self._breaks[each.number]:
+                        broken.setdefault(frozenset(pair), pair)
                     yield each
                 elif isinstance(each, Draw):
                     touched = dict.fromkeys(self._links[each.number], False) | touched
@@ -154,6 +175,8 @@ class Schedule:
                     yield _rate(time_s, pair, state)
                 if state.cut != was.cut:
                     yield _cut(time_s, pair, state)
+            for one, other in broken.values():
+                yield Break(time_s, one, other)
 
     def _traced(self, clock_s: float) -> dict[Pair, Change]:
         return self._trace.at(clock_s) if self._trace else {}

@@ -19,6 +19,23 @@ def beyond_the_paper(experiment: Experiment) -> list[str]:
     return [f"A local parameter server serves {top.workers_per_region:,} workers; {most}."]
 
 
+def faults_without_effect(experiment: Experiment) -> list[str]:
+    """Which faults touch neither a link, a connection nor a role that a system uses: they cost it nothing."""
+    said = []
+    for number, fault in enumerate(experiment.faults):
+        links = {frozenset(pair) for pair in fault.on_links(experiment.plan.wan)}  # acknowledgements go the other way
+        roles, between = set(fault.on_roles(experiment.roles.all)), fault.on_connections(experiment.roles.all)
+        untouched = []
+        for system in experiment.systems:
+            used = experiment.roles_of(system)
+            touched = roles.intersection(used.all) or links.intersection(map(frozenset, used.wan_pairs))
+            if not touched and not any(one in used.all and other in used.neighbours(one) for one, other in between):
+                untouched.append(system)
+        if untouched:
+            said.append(f"Fault {number} ({fault.about}) touches nothing that is used by {', '.join(untouched)}.")
+    return said
+
+
 def with_warnings(notes: list[str], report: dict[str, Any], stolen: float) -> list[str]:
     """The run's notes, with one on each of links, trace and machine that did not do as they should."""
     changes, machine = "Of the trace's", "This machine's hypervisor"

@@ -113,7 +113,7 @@ def prepare(experiment: Experiment, request: Request) -> Path:
         tensorboard=request.tensorboard,
         command=list(request.command),
         environment=info_file.environment(),
-        notes=[*request.notes, *notes.beyond_the_paper(experiment)],
+        notes=[*request.notes, *notes.beyond_the_paper(experiment), *notes.faults_without_effect(experiment)],
     )
     info_file.write_info(folder, facts)
     return folder.resolve()

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from testbed.errors import TestbedError
+from testbed.errors import RunError, TestbedError
 from testbed.experiment.load import Point, from_dict
 from testbed.experiment.schema import Experiment
 from testbed.fabrics.registry import FABRICS
@@ -132,7 +132,8 @@ def _copy(source: Path, place: Path) -> None:
     """Whole or not at all: half a copy would be taken for a run to resume."""
     if place.exists():
         return
-    assert read_info(source, ResultInfo).status in DONE, "a series ends with the first run that fails"
+    if (status := read_info(source, ResultInfo).status) not in DONE:
+        raise RunError(f"{source}: is {status}, and cannot stand for {place}")
     half = place.with_name(f".{place.name}")
     shutil.rmtree(half, ignore_errors=True)
     shutil.copytree(source, half)

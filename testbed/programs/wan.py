@@ -17,12 +17,12 @@ from testbed.emulation import awake
 from testbed.emulation.network import EmulatedNetwork
 from testbed.emulation.trace_player import Lateness, TracePlayer
 from testbed.errors import NetworkError, TestbedError
-from testbed.faults import Schedule
+from testbed.faults import Break, Schedule
 from testbed.fidelity import gate
 from testbed.programs import hosts, marks
 from testbed.programs.publish import Published, published
 from testbed.record import frames, info, program
-from testbed.record.events import LinkBytes
+from testbed.record.events import LinkBytes, Reset
 from testbed.record.program import ProgramInfo
 from testbed.record.recorder import Recorder
 from testbed.wan.plan import NetworkPlan
@@ -201,7 +201,12 @@ def _following(wan: Wan, schedule: Schedule | None, lateness: Lateness) -> Itera
     if schedule is None:
         yield
         return
-    player = TracePlayer(schedule, wan.network.change, -1.0, 0.0, monotonic(), wan.network.dilation)
+
+    def reset(change: Break) -> None:
+        wan.network.reset(change.one, change.other)
+        wan.recorder.record(Reset(time_s=wan.now_s(), link=change.link))
+
+    player = TracePlayer(schedule, wan.network.change, -1.0, 0.0, monotonic(), wan.network.dilation, reset)
     try:
         yield
     finally:

@@ -143,6 +143,18 @@ class Cut(Event, tag="cut", frozen=True, kw_only=True):
     late_s: float = 0.0
 
 
+class Reset(Event, tag="reset", frozen=True, kw_only=True):
+    """The connection between two roles, `link` ("a=b"), was reset; so many messages are `resent` on the new one.
+
+    Of two hosts all connections are reset, and what is sent again is their programs' own matter (None). `late_s` is how
+    much later than it was due the connection was gone at both ends.
+    """
+
+    link: str
+    resent: Count | None = None
+    late_s: float = 0.0
+
+
 class Faulted(Event, tag="fault", frozen=True, kw_only=True):
     """Fault number `fault` of the experiment begins, or is `over`; `about` says what it is in a few words."""
 
@@ -247,6 +259,7 @@ AnyEvent = (
     | Size
     | Capacity
     | Cut
+    | Reset
     | Faulted
     | Mark
     | Exchange

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from testbed.errors import InputError
 from testbed.files import plain_name
 from testbed.record.info import read_facts
 
@@ -102,12 +103,16 @@ def read(folder: Path) -> SeriesInfo:
     Raises
     ------
     InputError
-        `series.json` is missing or damaged, or a label in it is no name of a folder in this one.
+        `series.json` is missing or damaged, a label in it is no name of a folder in this one, or its runs do not lie on
+        the same axes.
     """
     path = folder / FILE_NAME
     stored = read_facts(path, SeriesInfo)
     for label in stored.points:
         plain_name(label, f"{path}: points:")
+    axes = [[list(axis) for axis in place] for place in stored.places.values()]
+    if any(each != axes[0] for each in axes):
+        raise InputError(f"{path}: places: the runs do not lie on the same axes; put the file back as it was written")
     return stored
 
 

@@ -7,13 +7,14 @@ each tensor, the member "k" is that tensor.
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
 import torch
+from numpy.lib import format as npy
 
 from testbed.errors import InputError
 
@@ -43,11 +44,22 @@ def load(path: Path, state: Any) -> None:
     """
     try:
         with np.load(path, allow_pickle=False) as file:
-            saved = msgspec.json.decode(file["state"].tobytes())
-            arrays = [file[str(k)] for k in range(len(file.files) - 1)]
+            saved = msgspec.json.decode(_array(file, "state").tobytes())
+            arrays = [_array(file, str(k)) for k in range(len(file.files) - 1)]
         _fill(state, saved, arrays)
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, IndexError, msgspec.DecodeError) as error:
-        raise InputError(f"{path}: no checkpoint can be read there ({error}); start the run anew") from None
+    except Exception as error:  # of bytes that are no archive, zipfile and NumPy raise almost anything
+        why = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(f"{path}: no checkpoint can be read there ({why}); start the run anew") from None
+
+
+def _array(file: Any, name: str) -> np.ndarray:
+    """A member of an open `.npz`; ValueError, before anything is allocated, where it says to be larger than it is."""
+    with file.zip.open(f"{name}.npy") as member:
+        read_header = npy.read_array_header_1_0 if npy.read_magic(member) == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read_header(member)
+    if prod(shape) * dtype.itemsize > file.zip.getinfo(f"{name}.npy").file_size:
+        raise ValueError(f"its member {name} is cut off")
+    return file[name]
 
 
 def _fill(state: Any, saved: dict[str, Any], arrays: list[np.ndarray]) -> None:

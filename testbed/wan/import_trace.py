@@ -87,9 +87,10 @@ def from_mahimahi(path: Path, pairs: Sequence[Pair], interval_s: float, floor_mb
     last_ms = 0
     for line, text in enumerate(reading.read_text(path).splitlines(), 1):
         where = f"{path}:{line}"
-        if not text.strip().isascii() or not text.strip().isdigit() or len(text) > 15:
+        digits = text.strip(" \t")
+        if not digits.isascii() or not digits.isdigit() or len(text) > 15:
             raise InputError(f"{where}: '{text[:40]}' is not a time in whole milliseconds")
-        time_ms = int(text)
+        time_ms = int(digits)
         if time_ms < last_ms:
             raise InputError(f"{where}: time goes back from {last_ms} to {time_ms} ms")
         last_ms = time_ms

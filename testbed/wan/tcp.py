@@ -20,6 +20,7 @@ from testbed.message import SEGMENT_BYTES
 
 INITIAL_WINDOW_BYTES = 10 * SEGMENT_BYTES  # RFC 6928
 LEAST_TIMEOUT_S = 0.2  # Linux's retransmission timeout is the round trip and at least this (TCP_RTO_MIN)
+OPENED = 3.0  # round trips until a connection of roles carries its first message: TCP's handshake, ZeroMQ's after it
 FILLED = 1.5  # round trip of a path that is filled, against that of an empty one (`emulation.links.wan_window_bytes`)
 MOST_TIMEOUT_S = 120.0  # and doubles with every retransmission up to this (TCP_RTO_MAX)
 

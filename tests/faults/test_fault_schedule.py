@@ -13,7 +13,7 @@ from small_runs import network
 
 from testbed.errors import InputError
 from testbed.experiment.load import read_faults
-from testbed.faults import FAULTS, Schedule, Turn, sentence
+from testbed.faults import FAULTS, Break, Schedule, Turn, sentence
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Link
 from testbed.wan.trace import Change, Trace
@@ -113,6 +113,16 @@ def test_a_connection_is_cut_off_one_way_or_both_for_all_that_a_pattern_means():
     assert schedule("blackhole a/w0=c/gs at 1s").tells_roles_apart
 
 
+def test_a_reset_is_over_when_it_begins_and_breaks_each_connection_once():
+    found = list(schedule("reset a/w0=c/gs a/*=c/gs at 3s", "reset a/w0=c/gs at 3s").after(0.0))
+    assert [(each.time_s, each.over) for each in found if isinstance(each, Turn)] == [(3.0, False), (3.0, True)] * 2
+    assert [each.link for each in found if isinstance(each, Break)] == ["a/w0=c/gs", "a/w1=c/gs"]
+    again = schedule("reset a/w0=c/gs at 3s every 2s", "reset a/w1=c/gs mtbf 5s seed=2")
+    times = [each.time_s for each in islice(again.after(4.0), 90) if isinstance(each, Break) and "w0" in each.link]
+    assert times[:3] == [5.0, 7.0, 9.0]
+    assert again.at(100.0) == [] and again.tells_roles_apart
+
+
 def test_who_joins_stands_still_until_then_and_who_leaves_meanwhile():
     joins, leaves = schedule("join a at 5s"), schedule("leave a at 5s for 2s")
     for role in ("a/w0", "a/w1"):
@@ -207,6 +217,9 @@ def test_a_sentence_says_what_a_table_does(text: str):
         ("cut at 1s", "links is missing"),
         ("join a at 1s for 2s", "for_s: a region joins once"),
         ("join a mtbf 1s mttr 2s", "mtbf_s: a region joins once"),
+        ("reset a/w0=c/gs at 1s for 2s", "for_s: a reset happens at a moment, it does not last"),
+        ("reset a/w0=c/gs mtbf 1s mttr 2s", "mttr_s: a reset happens at a moment"),
+        ("reset a/w0=c/gs", "at_s: needed, when it begins (or mtbf_s, for random times)"),
         ({"kind": "cut", "links": "a=b", "at_s": 1}, "faults[0].links"),
         ({"kind": "cut", "links": ["a=b"], "at_s": -1}, "faults[0].at_s is -1"),
         (
@@ -233,6 +246,7 @@ def test_what_cannot_be_is_one_line_that_names_the_fault(wrong: Any, words: str)
         ("pause a/w9 at 1s", "no role 'a/w9' in this run; did you mean"),
         ("leave d at 1s", "no region 'd' in this run"),
         ("blackhole a/w0 at 1s", "'a/w0' is no connection; one is e.g. a/w0=c/gs"),
+        ("reset a/w0>c/gs at 1s", "'a/w0>c/gs': a connection is reset for both of its ends; write a=b"),
         ("blackhole a/w0=c/lps at 1s", "no role 'c/lps' in this run"),
     ],
 )

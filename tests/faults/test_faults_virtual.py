@@ -7,17 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scripted import play, word
 from small_runs import EXCHANGING, each_system, experiment, start
 
 from testbed.errors import RunError
 from testbed.message import Message
 from testbed.record import lines
-from testbed.record.events import Capacity, Cut, Faulted, StepDone
+from testbed.record.events import Capacity, Cut, Faulted, Reset, StepDone
 from testbed.record.reader import load
 from testbed.roles.compute import Work
 from testbed.roles.node import Node
-from testbed.wan.tcp import FILLED, LEAST_TIMEOUT_S, retry_s
+from testbed.wan.tcp import FILLED, LEAST_TIMEOUT_S, OPENED, retry_s
 
 RTT_S = 0.021  # of the scripted network: WAN 20 ms, LAN 1 ms
 MBYTE = Message("data", 0, [np.zeros(125_000, np.float64)])  # 1 MB: 80 ms at 100 Mbit/s
@@ -77,6 +79,62 @@ def test_a_connection_in_a_black_hole_waits_as_over_a_cut_link_and_all_others_go
         assert one_way(1.0, [f"{fault} at 1.05s for 2s"]) == one_way(1.0, ["cut a=c at 1.05s for 2s"]) > 3.0
     assert one_way(1.0, ["blackhole b/lps=c/gs at 0s for 9s", "blackhole a/w1=a/lps at 0s for 9s"]) == plain_s
     assert one_way(1.0, ["blackhole a/w0=a/lps at 0s for 3s"]) > 3.0  # inside a region, too
+
+
+def test_what_is_on_its_way_on_a_connection_that_is_reset_is_sent_again_on_a_new_one():
+    """Three round trips until it is open; in the next five its window grows from 14.5 kB to what the link holds."""
+    began = 10 * 1448 * (2**5 - 1)
+    for reset_s in (1.03, 1.0985):  # in the midst of it over the WAN; when all is sent and nothing has arrived
+        expected_s = reset_s + OPENED * RTT_S + 5 * RTT_S + (1e6 - began) / 12.5e6 + RTT_S / 2
+        assert one_way(1.0, [f"reset a/lps=c/gs at {reset_s}s"]) == pytest.approx(expected_s, abs=1e-3)
+
+
+def test_other_connections_go_on_and_one_that_is_idle_pays_when_it_is_used():
+    plain_s = one_way(1.0, [])
+    assert one_way(1.0, ["reset b/lps=c/gs at 1.03s", "reset a/w1=a/lps at 1.03s"]) == plain_s
+    assert one_way(1.0, ["reset a/lps=c/gs at 1.0995s"]) == plain_s  # it has arrived
+    assert plain_s < one_way(1.0, ["reset a/lps=c/gs at 0.5s"]) < plain_s + 5 * RTT_S  # slow start, no handshake
+    assert one_way(1.0, ["reset a/lps=c/gs at 1.05s", "cut a=c at 1.01s for 2s"]) > 3.0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 2000), max_size=6), st.lists(st.integers(0, 300), min_size=1, max_size=30))
+def test_every_message_arrives_once_and_in_its_order_whatever_is_reset(resets_ms: list[int], pauses_ms: list[int]):
+    arrived: dict[str, list[float]] = {"a/lps": [], "c/gs": []}
+
+    async def lps(node: Node) -> None:
+        node.spawn(server(node))
+        for number, pause_ms in enumerate(pauses_ms):
+            await node.sleep(pause_ms / 1e3)
+            await node.send("a/lps" if node.name == "c/gs" else "c/gs", Message("data", 0, [np.zeros(9999)], (number,)))
+
+    async def server(node: Node) -> None:
+        for _ in pauses_ms:
+            message = await node.recv("a/lps" if node.name == "c/gs" else "c/gs")
+            arrived[node.name].append(message.numbers[0])
+
+    play({"a/lps": lps, "c/gs": lps}, faults=[f"reset a/lps=c/gs at {at_ms}ms" for at_ms in resets_ms])
+    assert list(arrived.values()) == [list(range(len(pauses_ms)))] * 2
+
+
+def test_a_connection_that_is_reset_before_it_ever_carries_anything_ends_the_run_when_patience_does():
+    with pytest.raises(RunError, match=r"a message of a/lps has been on its way for 51 s: its connection to c/gs is"):
+        one_way(1.0, ["reset a/lps=c/gs at 1.03s every 50ms"], patience_s=50.5)
+
+
+def test_a_reset_says_how_many_messages_it_held_up():
+    async def worker(node: Node) -> None:
+        for _ in range(3):
+            await node.send("a/lps", MBYTE)
+
+    async def lps(node: Node) -> None:
+        for _ in range(3):
+            await node.recv("a/w0")
+
+    events, _ = play({"a/w0": worker, "a/lps": lps}, faults=["reset a/*=a/lps at 9ms"])
+    resets = {event.link: event.resent for event in events if isinstance(event, Reset)}
+    # Of the three megabytes, 8 ms each, one is there, one is being sent, and one has not begun.
+    assert resets == {"a/w0=a/lps": 1, "a/w1=a/lps": 0}
 
 
 def test_a_cut_that_never_ends_stops_the_run_and_is_named():

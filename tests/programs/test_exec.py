@@ -175,6 +175,38 @@ def test_clients_start_when_their_server_listens_and_a_port_is_published(tmp_pat
     }
 
 
+TALK = """
+import os, socket, sys, time
+if os.environ["RANK"] == "1":
+    end, _ = socket.create_server(("", 8080)).accept()
+else:
+    while True:
+        try:
+            end = socket.create_connection(("us-east-1", 8080))
+            break
+        except OSError:
+            time.sleep(0.1)
+    print("connected")
+try:
+    for _ in range(300):
+        end.sendall(b"x")
+        time.sleep(0.1)
+except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError):
+    print("its connection was reset")
+    sys.exit(0)
+sys.exit(9)
+"""
+
+
+def test_connections_of_programs_are_reset_at_both_ends(tmp_path: Path) -> None:
+    fault = ("--fault", "reset us-west-1/h0=us-east-1/h0 at 3s every 5s")
+    status, out, err = ended(start_exec(tmp_path / "x", TWO, sys.executable, "-c", TALK, options=fault))
+    assert status == 0, err
+    assert out.count("its connection was reset") == 2 and "connected" in out
+    events = [json.loads(line) for line in (tmp_path / "x/events.jsonl").read_text().splitlines()]
+    assert next(event["link"] for event in events if event["event"] == "reset") == "us-west-1/h0=us-east-1/h0"
+
+
 def test_a_server_that_never_gets_ready_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "it.toml").write_text("""
         [[start]]

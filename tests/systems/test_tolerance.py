@@ -122,6 +122,14 @@ def test_what_an_optimizer_remembers_is_caught_up_too(optimizer: dict[str, Any])
 
 
 @pytest.mark.parametrize("system", each_system(ABLE, *QUICK))
+def test_a_reset_takes_less_than_patience_lasts_and_leaves_nobody_out(system: str) -> None:
+    first, second = (played(system, ["reset *=* at 1s every 700ms"]) for _ in "12")
+    assert first.events == second.events and first.clock_s == second.clock_s
+    assert not first.of(Absent)
+    assert all(state.step == STEPS for name, state in first.states.items() if "/gs" not in name)
+
+
+@pytest.mark.parametrize("system", each_system(ABLE, *QUICK))
 def test_without_a_fault_only_what_servers_keep_beside_is_otherwise(system: str) -> None:
     run = played(system, [], patience_s=5.0)
     plain = play(system, task_of(system), PROFILE, OPTIONS.get(system, {}))

@@ -17,8 +17,9 @@ import torch
 
 from testbed.experiment.assembly import Assembly
 from testbed.experiment.load import from_dict
+from testbed.fabrics.actors.line import Endpoint
 from testbed.fabrics.actors.silence import Doing
-from testbed.fabrics.actors.wire import Endpoint, Wire
+from testbed.fabrics.actors.wire import Wire
 from testbed.fabrics.base import probe_folder, state_path
 from testbed.record.events import Event, Overrun
 from testbed.record.recorder import Recorder
@@ -49,7 +50,9 @@ class EmulatedNode(Node):
 
     def __init__(self, place: Place, experiment: Any, max_bytes: int) -> None:
         super().__init__(place.role, experiment.roles, experiment.run.patience_s)
-        self.wire = Wire(place.netns_pid, place.endpoints, self, max_bytes)
+        schedule = experiment.schedule
+        broken = [peer for peer in place.endpoints if schedule and (self.name, peer) in schedule.broken]
+        self.wire = Wire(place.netns_pid, place.endpoints, self, max_bytes, broken)
         self.recorder: Recorder | None = None
         self._device = compute_model(experiment.compute.device).device
         self._dilation = place.dilation
@@ -188,6 +191,14 @@ class RoleActor:
     async def doing(self) -> Doing:
         """What the role is at while a segment plays."""
         return self._node.doing
+
+    async def break_off(self, peer: str) -> None:
+        """Close this end of the connection to `peer`, which is reset."""
+        await self._node.wire.lasting(peer).break_off()
+
+    async def connect_anew(self, peer: str) -> int:
+        """Open the connection to `peer` again, once both ends have broken off; how many messages are sent again."""
+        return await self._node.wire.lasting(peer).connect_anew()
 
     async def save(self, folder: str) -> dict[int, float]:
         """Write the role's state, and those it has handed in as probes since the last time: when, by their step."""

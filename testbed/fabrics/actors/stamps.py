@@ -3,7 +3,8 @@
 All roles run on one machine and read one clock. A stamp inside the message would make it longer than the system's own
 and than what the virtual fabric charges. Instead, each direction of a connection has a ring of slots in a file that
 both ends map. Messages of a connection keep their order, so that the n-th message has the n-th stamp, and a stamp is
-put before its message is sent, so that it is there when the message arrives.
+put before its message is sent, so that it is there when the message arrives. How many messages the receiver has taken
+stands there, too: what a connection that is reset has lost is known by it (`line.Lasting`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from struct import Struct
 from testbed.roles.trail import LONGEST, Hop, Stamp
 
 SLOTS = 1024  # far more messages than the queues of a connection hold
+HEAD = Struct("<Q")  # how many messages have been taken
 SLOT = Struct("<Qd" + "dd?" * LONGEST)  # the stamp's number, when it was sent, and the hops
 NO_HOP: Hop = (0.0, 0.0, False)
 
@@ -31,8 +33,8 @@ class Stamps:
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            os.ftruncate(descriptor, SLOTS * SLOT.size)
-            self._ring = mmap(descriptor, SLOTS * SLOT.size)
+            os.ftruncate(descriptor, HEAD.size + SLOTS * SLOT.size)
+            self._ring = mmap(descriptor, HEAD.size + SLOTS * SLOT.size)
         finally:
             os.close(descriptor)
         self._count = 0
@@ -44,9 +46,24 @@ class Stamps:
         self._count += 1
         SLOT.pack_into(self._ring, self._place(), self._count, sent_s, *(number for hop in padded for number in hop))
 
+    @property
+    def taken(self) -> int:
+        """How many messages the receiver has taken."""
+        return int(HEAD.unpack_from(self._ring)[0])
+
+    @property
+    def under_way(self) -> int:
+        """How many of the messages whose stamps were put here have not been taken."""
+        return self._count - self.taken
+
+    def go_back(self) -> None:
+        """What is put next is of the first message that has not been taken."""
+        self._count = self.taken
+
     def take(self) -> Stamp | None:
         """The stamp of the message that has arrived next; None if later ones have taken its slot."""
         self._count += 1
+        HEAD.pack_into(self._ring, 0, self._count)
         number, sent_s, *fields = SLOT.unpack_from(self._ring, self._place())
         if number != self._count:
             return None
@@ -54,7 +71,7 @@ class Stamps:
         return sent_s, tuple(hop for hop in hops if hop != NO_HOP)
 
     def _place(self) -> int:
-        return self._count % SLOTS * SLOT.size
+        return HEAD.size + self._count % SLOTS * SLOT.size
 
     def close(self) -> None:
         self._ring.close()

@@ -19,7 +19,8 @@ from testbed.fabrics.actors.actor import Place
 from testbed.fabrics.actors.engine import Engine
 from testbed.fabrics.actors.fabric import ActorFabric
 from testbed.fabrics.actors.forkserver import ForkServer
-from testbed.fabrics.actors.wire import Endpoint
+from testbed.fabrics.actors.line import Endpoint
+from testbed.fabrics.actors.resets import Resets
 from testbed.fabrics.registry import Gate
 from testbed.record.events import LONGEST_INTERVAL_S, LinkBytes
 from testbed.roles.compute import compute_model
@@ -97,15 +98,23 @@ class EmulatedFabric(ActorFabric):
         if self._schedule is None:
             yield
             return
-        player = TracePlayer(self._schedule, self._change, self._changed_s, self._clock_s, start_s, self.dilation)
-        try:
-            yield
-        finally:
-            made = player.stop()
-            self._changed_s = player.done_s
-            for change in made:
-                self.record(change)
-                self._lateness.add(change)
+        at_s = self._clock_s
+
+        def now_s() -> float:
+            return at_s + (monotonic() - start_s) / self.dilation
+
+        with Resets(self._playing, now_s, self.record) as resets:
+            player = TracePlayer(
+                self._schedule, self._change, self._changed_s, at_s, start_s, self.dilation, resets.begin
+            )
+            try:
+                yield
+            finally:
+                made = player.stop()
+                self._changed_s = player.done_s
+                for change in made:
+                    self.record(change)
+                    self._lateness.add(change)
 
     def _check_network(self) -> None:
         assert self._network is not None

@@ -15,8 +15,9 @@ from typing import Any, ParamSpec, TypeVar
 from testbed.errors import RoleDied, RunError, TestbedError
 from testbed.fabrics.base import Fabric, Record, TraceEnded, state_path
 from testbed.fabrics.virtual.clock import VirtualLoop
+from testbed.fabrics.virtual.flows import Connection
 from testbed.fabrics.virtual.folds import Members, ToFold, across, folds_of, from_fold, of_each
-from testbed.fabrics.virtual.network import Connection, Network
+from testbed.fabrics.virtual.network import Network
 from testbed.fabrics.virtual.replay import Replay
 from testbed.faults import Schedule
 from testbed.record.events import LONGEST_INTERVAL_S, Event, LinkBytes
@@ -163,7 +164,7 @@ class VirtualFabric(Fabric):
 
         loop = VirtualLoop(self._clock_s, lambda: _who_waits(nodes, network), before_jump, when_stuck)
         folds = {members[0]: members for members in self._folds()}
-        network = Network(self._plan, loop, self._tcp, folds.values())
+        network = Network(self._plan, loop, self._tcp, folds.values(), self._patience_s)
         meters = self._meters(network)
         replay = Replay(self._schedule, network, self._clock_s, lambda event: self.record(event))
         for name in self._states:

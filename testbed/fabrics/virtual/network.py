@@ -10,6 +10,7 @@
    options of `wan.tcp` a connection sends in rounds of at most its window (see `Window`).
 4. A link's rate is goodput: what TCP delivers. On the wire every 1448 bytes of it take 1514 bytes.
 5. Over a link that is cut nothing is sent, and afterwards not before TCP's next retransmission (see `outages`).
+   A connection that is reset sends what had not arrived again, message by message, once a new one is open.
 6. Hosts that do the same at the same moments can be one here (a fold): a flow to or from it counts for as many as it
    has members, and its LAN links, as fast as all of theirs, are one, "region/w0..w9>region"; a flow from a fold to
    itself is one from each member to the next.
@@ -21,102 +22,21 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import inf
 from typing import Any
 
+from testbed.errors import RunError
 from testbed.fabrics.virtual.clock import VirtualLoop
+from testbed.fabrics.virtual.fair import max_min, reached
+from testbed.fabrics.virtual.flows import Connection, Flow, Link
 from testbed.fabrics.virtual.outages import Outages
 from testbed.fabrics.virtual.window import Window
-from testbed.message import FRAME_BYTES, SEGMENT_BYTES
 from testbed.wan.plan import NetworkPlan, region_of
-from testbed.wan.tcp import Tcp
+from testbed.wan.tcp import OPENED, Tcp
 
 QUEUE_MESSAGES = 8
-OVER, ARRIVES, RESUMES, RETRIES = -1, -2, -3, -4  # in the place of a flow's version
-LEAST_RATE = 1e-3  # bytes/s; a flow without any would never end
-WIRE_PER_PAYLOAD = FRAME_BYTES / SEGMENT_BYTES
-
-
-class Link:
-    """One direction of a link, the flows on it now and how many they count for, and the payload that has crossed it.
-
-    With `times`, it is as many links of that rate, all used alike.
-    """
-
-    __slots__ = ("flows", "load", "name", "payload_bytes", "rate", "times")
-
-    def __init__(self, name: str, rate: float, times: int = 1) -> None:
-        self.name = name
-        self.rate = rate * times
-        self.times = times
-        self.flows: dict[Flow, None] = {}  # an ordered set: the order of rate changes must repeat
-        self.load = 0
-        self.payload_bytes = 0.0
-
-    @property
-    def wire_bytes(self) -> int:
-        """What has crossed it, headers included."""
-        return self.times * round(self.payload_bytes * WIRE_PER_PAYLOAD / self.times)
-
-
-class Flow:
-    """One message on its way: `left` bytes that are being sent, and `held` ones that wait for the window."""
-
-    __slots__ = ("connection", "held", "left", "links", "message", "rate", "since_s", "version")
-
-    def __init__(self, connection: Connection, message: Any, nbytes: int, now_s: float) -> None:
-        self.connection = connection
-        self.links = connection.links
-        self.message = message
-        self.left = float(nbytes)
-        self.held = 0.0
-        self.rate = 0.0
-        self.since_s = now_s  # `left` is as of this instant
-        self.version = 0
-
-    def advance(self, now_s: float) -> None:
-        """Account for what has been sent at the current rate up to `now_s`."""
-        sent = min(self.left, self.rate * (now_s - self.since_s))
-        self.left -= sent
-        self.since_s = now_s
-        sent *= self.connection.weight
-        for link in self.links:
-            link.payload_bytes += sent
-
-
-class Connection:
-    """A TCP connection from one host to another; `window` is None where TCP costs nothing."""
-
-    __slots__ = (
-        "active",
-        "arrived_s",
-        "delay_s",
-        "deliver",
-        "hosts",
-        "links",
-        "queue",
-        "regions",
-        "room",
-        "weight",
-        "window",
-    )
-
-    def __init__(
-        self, links: tuple[Link, ...], deliver: Callable[[Any], None], hosts: tuple[str, str], weight: int = 1
-    ) -> None:
-        self.links = links
-        self.weight = weight  # connections that this one stands for
-        self.deliver = deliver
-        self.hosts = hosts  # the sender and the receiver
-        self.regions = (region_of(hosts[0]), region_of(hosts[1]))
-        self.delay_s = 0.0
-        self.arrived_s = 0.0  # when the last message sent arrives; a delay that shrinks lets none overtake another
-        self.window: Window | None = None
-        self.active: Flow | None = None
-        self.queue: deque[tuple[Any, int]] = deque()
-        self.room: deque[asyncio.Future[None]] = deque()  # of the messages in the queue past QUEUE_MESSAGES
+OVER, ARRIVES, RESUMES, RETRIES, LOST = -1, -2, -3, -4, -5  # in the place of a flow's version
 
 
 class Network:
@@ -125,6 +45,7 @@ class Network:
     Parameters
     ----------
     folds : the members of each fold; messages to and from the first are to and from all of them
+    patience_s : no message may be on its way for longer because of resets
 
     Attributes
     ----------
@@ -134,7 +55,12 @@ class Network:
     """
 
     def __init__(
-        self, plan: NetworkPlan, loop: VirtualLoop, tcp: Tcp | None = None, folds: Collection[Sequence[str]] = ()
+        self,
+        plan: NetworkPlan,
+        loop: VirtualLoop,
+        tcp: Tcp | None = None,
+        folds: Collection[Sequence[str]] = (),
+        patience_s: float = inf,
     ) -> None:
         self.plan = plan
         self.links: dict[str, Link] = {}
@@ -152,7 +78,7 @@ class Network:
         self.messages = 0
         self.outages: Outages[Flow] = Outages()
         self._loop = loop
-        self._tcp = tcp or Tcp()
+        self._tcp, self._patience_s = tcp or Tcp(), patience_s
         self._connections: list[Connection] = []
         self._changed: dict[Link, None] = {}
         # What is to come, a heap of (time, tie-break, version, flow): the bytes that a flow has left are sent if it
@@ -250,6 +176,49 @@ class Network:
             flow.left, flow.held = 0.0, flow.left + flow.held
             self._resume(flow)
 
+    def reset(self, one: str, other: str, now_s: float) -> int | None:
+        """Reset the connection between two hosts at `now_s`, to which the clock is about to jump.
+
+        Returns
+        -------
+        How many messages are sent again; None where they have no connection.
+
+        Raises
+        ------
+        RunError
+            One of them has been for longer than patience lasts.
+        """
+        ends = ((one, other), (other, one))
+        concerned = [each for each in self._connections if each.hosts in ends]
+        return sum(self._reopen(each, now_s) for each in concerned) if concerned else None
+
+    def _reopen(self, connection: Connection, now_s: float) -> int:
+        """Connect anew, and send what has not arrived again, ahead of what waits already; how many messages that is."""
+        arriving = sorted(event for event in self._events if event[2] == ARRIVES and event[3].connection is connection)
+        lost = [flow for *_, flow in arriving if flow.version != LOST]
+        if (flow := connection.active) is not None:
+            lost.append(flow)
+            self.outages.stalled.pop(flow, None)
+            if flow in flow.links[0].flows:
+                flow.advance(now_s)
+                self._leave(flow, 0.0)
+        for flow in lost:
+            flow.version = LOST
+        rtt_s = self._rtt_s(connection)
+        connection.window = Window(self._tcp, rtt_s)
+        connection.window.begin()
+        connection.open_s = now_s + OPENED * rtt_s
+        connection.active = None
+        connection.queue.extendleft((flow.message, flow.nbytes) for flow in reversed(lost))
+        if connection.queue:
+            self._start(connection, *connection.queue.popleft())
+        if lost and connection.active is not None:
+            connection.active.given_s = lost[0].given_s
+            if now_s - lost[0].given_s > self._patience_s:
+                since = f"a message of {connection.hosts[0]} has been on its way for {now_s - lost[0].given_s:.0f} s"
+                raise RunError(f"{since}: its connection to {connection.hosts[1]} is reset again and again")
+        return len(lost)
+
     def set_delay(self, src: str, dst: str, delay_s: float) -> None:
         """Change a WAN link's one-way delay for the messages whose last byte is still to be sent."""
         self._wan_delay_s[src, dst] = delay_s
@@ -269,7 +238,10 @@ class Network:
 
     def _start(self, connection: Connection, message: Any, nbytes: int) -> None:
         connection.active = flow = Flow(connection, message, nbytes, self._loop.time())
-        if connection.window is not None:
+        if connection.open_s > self._loop.time():
+            flow.left, flow.held = 0.0, flow.left
+            self._push(connection.open_s, RESUMES, flow)
+        elif connection.window is not None:
             flow.left, flow.held = 0.0, flow.left
             self._resume(flow)
         else:
@@ -339,6 +311,8 @@ class Network:
         now_s = self._loop.time()
         while events and events[0][0] <= now_s:
             _, _, version, flow = heapq.heappop(events)
+            if flow.version == LOST:
+                continue
             if version == ARRIVES:
                 flow.connection.deliver(flow.message)
             elif version == RESUMES:
@@ -351,9 +325,9 @@ class Network:
     def _settle(self) -> None:
         """Give new rates to the flows that the changes of this instant reach."""
         now_s = self._loop.time()
-        flows, links = _component(self._changed)
+        flows, links = reached(self._changed)
         self._changed = {}
-        for flow, rate in _max_min(flows, links).items():
+        for flow, rate in max_min(flows, links).items():
             if rate == flow.rate:
                 continue  # its end stands
             flow.advance(now_s)
@@ -370,57 +344,3 @@ def _caps(plan: NetworkPlan, way: str) -> dict[str, list[Link]]:
     """By region, the link that stands for all it may send ("egress") or receive ("ingress"), where that is capped."""
     caps = {region: getattr(cap, f"{way}_mbit") for region, cap in plan.profile.caps.items()}
     return {region: [Link(f"{region} {way}", mbit * 1e6 / 8)] for region, mbit in caps.items() if mbit is not None}
-
-
-def _component(changed: Iterable[Link]) -> tuple[dict[Flow, None], dict[Link, None]]:
-    """The flows and links that `changed` links reach through shared flows."""
-    links: dict[Link, None] = {}
-    flows: dict[Flow, None] = {}
-    stack = list(changed)
-    while stack:
-        link = stack.pop()
-        if link in links:
-            continue
-        links[link] = None
-        for flow in link.flows:
-            if flow not in flows:
-                flows[flow] = None
-                stack.extend(flow.links)
-    return flows, links
-
-
-def _max_min(flows: dict[Flow, None], links: dict[Link, None]) -> dict[Flow, float]:
-    """Max-min fair rates by progressive filling: the tightest link's flows are fixed first, then the next.
-
-    A link's share never falls while others are filled, so that the heap of shares need not be kept up to date: what
-    comes out of it is looked at again.
-    """
-    if len(flows) == 1:  # most often
-        return {flow: max(min([link.rate / link.load for link in flow.links]), LEAST_RATE) for flow in flows}
-    rates: dict[Flow, float] = {}
-    room = {link: (link.rate, link.load) for link in links if link.flows}
-    shares = [(link.rate / link.load, number, link) for number, link in enumerate(room)]
-    heapq.heapify(shares)
-    while len(rates) < len(flows):
-        was, number, tightest = heapq.heappop(shares)
-        if tightest not in room:
-            continue
-        left, load = room[tightest]
-        if (now := left / load) > was:
-            heapq.heappush(shares, (now, number, tightest))
-            continue
-        del room[tightest]
-        share = max(now, LEAST_RATE)
-        for flow in tightest.flows:
-            if flow in rates:
-                continue
-            rates[flow] = share
-            weight = flow.connection.weight
-            for link in flow.links:
-                if link in room:
-                    left, load = room[link]
-                    if load == weight:
-                        del room[link]
-                    else:
-                        room[link] = (left - share * weight, load - weight)
-    return rates

@@ -7,7 +7,8 @@ from math import inf
 
 from testbed.fabrics.base import Record, TraceEnded
 from testbed.fabrics.virtual.network import Network
-from testbed.faults import Schedule, Turn, events_of
+from testbed.faults import Break, Schedule, Turn, events_of
+from testbed.record.events import Reset
 from testbed.wan.trace import Change
 
 
@@ -22,9 +23,9 @@ class Replay:
         done_s = clock_s if clock_s > 0 else -1.0  # a change at 0 is the first segment's to record
         for change in schedule.at(done_s):
             self._set(change)
-        self._changes: Iterator[Change | Turn] = schedule.after(done_s)
+        self._changes: Iterator[Change | Turn | Break] = schedule.after(done_s)
         self._end_s = inf if schedule.end_s is None else schedule.end_s
-        self._next: Change | Turn | None = next(self._changes, None)
+        self._next: Change | Turn | Break | None = next(self._changes, None)
         self._apply(clock_s)
 
     @property
@@ -46,9 +47,14 @@ class Replay:
 
     def _apply(self, when_s: float) -> None:
         while (change := self._next) is not None and change.time_s <= when_s:
-            if isinstance(change, Change):
-                self._set(change)
-            self._record(events_of(change, change.time_s))
+            if isinstance(change, Break):
+                resent = self._network.reset(change.one, change.other, change.time_s)
+                if resent is not None:
+                    self._record(Reset(time_s=change.time_s, link=change.link, resent=resent))
+            else:
+                if isinstance(change, Change):
+                    self._set(change)
+                self._record(events_of(change, change.time_s))
             self._next = next(self._changes, None)
 
     def _set(self, change: Change) -> None:

@@ -51,6 +51,10 @@ class Window:
         self._grows, self._size = True, float(SEGMENT_BYTES)
         self._began_s = self._sent_s = -inf
 
+    def begin(self) -> None:
+        """A connection that is new, whatever a warmed-up one costs: slow start from ten segments (RFC 6928)."""
+        self._grows, self._size = True, min(INITIAL_WINDOW_BYTES, self._limit)
+
     def sent(self, now_s: float) -> None:
         """What was taken has been sent."""
         self._sent_s = now_s

@@ -11,8 +11,10 @@ import pandas as pd
 
 from testbed.record import lines
 from testbed.record.events import StepDone
+from testbed.record.info import DONE
 from testbed.record.reader import Result, Run
 from testbed.report.looks import look
+from testbed.report.numbers.asked import experiment_of
 from testbed.report.numbers.wording import NONE, duration, is_missing, percent, size
 
 HEADS = [
@@ -65,6 +67,21 @@ def spans(result: Result) -> list[Span]:
     return sorted(found, key=lambda span: span.begin_s)
 
 
+def never_met(run: Run) -> list[str]:
+    """Which of the experiment's faults systems were done before, one sentence a fault."""
+    done = [result for result in run.results if result.status in DONE and len(result.steps)]
+    met = [_numbers_met(result) for result in done]
+    said = []
+    for number, fault in enumerate(experiment_of(run.info).faults):
+        missed = [result for result, numbers in zip(done, met, strict=True) if number not in numbers]
+        if missed:
+            systems = ", ".join(dict.fromkeys(look(result.system).label for result in missed))
+            took = duration(max(float(result.steps["time_s"].max()) for result in missed))
+            kind = str(fault.get("kind")) if isinstance(fault, dict) else "?"
+            said.append(f"Fault {number} ({kind}) never came for {systems}: done after {took}.")
+    return said
+
+
 def disturbed(run: Run) -> pd.DataFrame:
     """What faults cost each system and seed; no row where a run met none.
 
@@ -82,6 +99,11 @@ def disturbed(run: Run) -> pd.DataFrame:
         {"system": result.system, "seed": result.seed, **_measure(result)} for result in run.results if spans(result)
     ]
     return pd.DataFrame(rows, columns=["system", "seed", "faults", *_MEASURES])
+
+
+def _numbers_met(result: Result) -> set[float]:
+    events = result.events
+    return set(events.loc[events["event"] == "fault", "fault"]) if "fault" in events else set()
 
 
 def _measure(result: Result) -> dict[str, float]:

@@ -26,12 +26,14 @@ def prices(path: Path = PRICES) -> dict[str, float]:
     InputError
         The file cannot be read, or a price in it is negative or no number.
     """
+    table = reading.read_table(path, f"a price list has the columns {', '.join(COLUMNS)}")
+    src, dst, price = (table.column(name) for name in COLUMNS)
     found = {}
-    for row in reading.read_table(path, f"a price list has the columns {', '.join(COLUMNS)}").rows:
-        usd = row.number("usd_per_gb")
+    for row in table.rows:
+        usd = row.number(price)
         if usd < 0:
-            raise InputError(f"{row.where}: usd_per_gb is {usd:g}; it must not be negative")
-        found[f"{row.region('src_region')}>{row.region('dst_region')}"] = usd
+            raise InputError(f"{row.where}: {price} is {usd:g}; it must not be negative")
+        found[f"{row.region(src)}>{row.region(dst)}"] = usd
     return found
 
 

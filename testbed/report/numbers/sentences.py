@@ -11,6 +11,7 @@ from testbed.record.reader import Run
 from testbed.report.looks import look
 from testbed.report.numbers import progress, why
 from testbed.report.numbers.asked import Target, data_name, experiment_of, flat, is_modelled, model_name, timing_only
+from testbed.report.numbers.disturbed import never_met
 from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate, begun
 from testbed.report.numbers.wording import NO_EXCHANGE, duration, is_missing, percent, times
 
@@ -73,6 +74,7 @@ def caveats(run: Run, frame: pd.DataFrame) -> list[str]:
     said += [
         f"{row.system} seed {row.seed} is {row.status}: {row.steps:,} steps recorded." for row in ends.itertuples()
     ]
+    said += never_met(run)
     short = frame.loc[frame["steps"].between(1, FINAL_STEPS - 1), "steps"]
     if len(short) and trained:
         said.append(f"Fewer than {FINAL_STEPS} steps: the final loss is the mean of all of them.")

@@ -167,6 +167,7 @@ def test_a_stopped_delay_line_is_named_at_once(start: Start) -> None:
         ("raylet/raylet", signal.SIGKILL, "Ray's raylet died"),
         pytest.param("gcs_server", signal.SIGKILL, "Ray's GCS died", marks=pytest.mark.full),
         pytest.param("raylet/raylet", signal.SIGSTOP, "Ray's raylet is stopped", marks=pytest.mark.full),
+        pytest.param("gcs_server", signal.SIGSTOP, "Ray's GCS is stopped", marks=pytest.mark.full),
     ],
 )
 def test_a_part_of_ray_that_died_or_is_stopped_is_named(
@@ -177,6 +178,26 @@ def test_a_part_of_ray_that_died_or_is_stopped_is_named(
     line = run.ended()
     assert said in line
     assert_closed(run, line)
+
+
+@pytest.mark.full
+def test_an_lps_whose_process_is_killed_is_named(start: Start) -> None:
+    run = start()
+    (host,) = run.processes("mininet:r1lps ")
+    (lps,) = (pid for pid in run.processes("RoleActor") if network_of(host) in networks_of_threads(pid))
+    os.kill(lps, signal.SIGKILL)
+    line = run.ended()
+    assert "us-west-1/lps: its process died" in line
+    assert_closed(run, line)
+
+
+def network_of(pid: int) -> Path:
+    return Path(f"/proc/{pid}/ns/net").readlink()
+
+
+def networks_of_threads(pid: int) -> set[Path]:
+    """A role's sockets are in its host's namespace, where one of its threads opens them."""
+    return {(path / "ns/net").readlink() for path in Path(f"/proc/{pid}/task").iterdir()}
 
 
 def test_a_dead_driver_leaves_a_closed_record(start: Start) -> None:

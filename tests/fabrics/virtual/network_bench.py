@@ -9,7 +9,8 @@ from typing import Any
 from small_runs import network
 
 from testbed.fabrics.virtual.clock import VirtualLoop
-from testbed.fabrics.virtual.network import Connection, Network
+from testbed.fabrics.virtual.flows import Connection
+from testbed.fabrics.virtual.network import Network
 from testbed.wan import profile
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.tcp import Tcp

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from network_bench import HOSTS, PLAN, REGIONS, Bench
 from small_runs import network
 
-from testbed.fabrics.virtual.network import Window
+from testbed.fabrics.virtual.window import Window
 from testbed.wan import profile
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.tcp import INITIAL_WINDOW_BYTES, Tcp

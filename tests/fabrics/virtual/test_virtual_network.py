@@ -12,15 +12,9 @@ from hypothesis import strategies as st
 from network_bench import HOSTS, LAN, REGIONS, Bench
 from small_runs import network
 
-from testbed.fabrics.virtual.network import (
-    QUEUE_MESSAGES,
-    WIRE_PER_PAYLOAD,
-    Connection,
-    Flow,
-    Link,
-    _component,
-    _max_min,
-)
+from testbed.fabrics.virtual.fair import max_min, reached
+from testbed.fabrics.virtual.flows import WIRE_PER_PAYLOAD, Connection, Flow, Link
+from testbed.fabrics.virtual.network import QUEUE_MESSAGES
 from testbed.wan import profile
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Cap
@@ -221,7 +215,7 @@ def shares(rates: dict[str, float], paths: list[tuple[str, ...]], weights: list[
         for link in connection.links:
             link.flows[flows[-1]] = None
             link.load += weight
-    found = _max_min(*_component(links.values()))
+    found = max_min(*reached(links.values()))
     return [found[flow] for flow in flows]
 
 
@@ -281,7 +275,7 @@ def test_links_that_share_no_flow_with_a_change_are_left_alone() -> None:
     for link in (one, other):
         flow = Flow(Connection((link,), lambda message: None, ("x", "x")), None, 1, 0.0)
         link.flows[flow] = None
-    flows, links = _component([one])
+    flows, links = reached([one])
     assert list(links) == [one]
     assert list(flows) == list(one.flows)
 

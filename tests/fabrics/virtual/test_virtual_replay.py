@@ -15,7 +15,7 @@ from small_runs import network, quadratic_task
 
 from testbed.fabrics.base import TraceEnded
 from testbed.fabrics.virtual import VirtualFabric
-from testbed.fabrics.virtual.network import WIRE_PER_PAYLOAD
+from testbed.fabrics.virtual.flows import WIRE_PER_PAYLOAD
 from testbed.faults import Schedule
 from testbed.message import Message
 from testbed.record.events import Capacity, LinkBytes
