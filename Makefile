@@ -176,6 +176,11 @@ reference-gpt-diloco: setup-dev  ## what trains language models, on two networks
 	$(call begin,gpt-diloco,build/reference-gpt-diloco)
 	mkdir -p results/reference/gpt-diloco
 	cd build/reference-gpt-diloco/gpt-diloco/*/ && cp series.json summary.csv summary.md series.png $(CURDIR)/results/reference/gpt-diloco/
+	for profile in wanify-8 residential; do \
+	    $(TESTBED) plot build/reference-gpt-diloco/gpt-diloco/*/profile=$$profile-* --kind metric --format png \
+	        --out build/reference-gpt-diloco/$$profile && \
+	    cp build/reference-gpt-diloco/$$profile/metric.png results/reference/gpt-diloco/$$profile.png; \
+	done
 
 reference-sensitivity: setup-dev  ## the map of speedups over network, device and batch, into results/reference/sensitivity: minutes
 	$(TESTBED) sensitivity systems --systems baseline,fp16,terngrad,dgc,gaia,weightgrad,diloco \
