@@ -25,7 +25,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
           $(if $(FAULT),--fault "$(FAULT)")
 
-.PHONY: reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-sensitivity reference-validation reference-scale reference-endurance reference-terngrad-scaling reference-papers reference-codecs docs wheel clean
+.PHONY: reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-terngrad-scaling reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -175,6 +175,16 @@ reference-gpt: setup-dev  ## the language model, into results/reference/gpt: ten
 	rm -rf build/reference-gpt
 	$(TESTBED) run gpt --out build/reference-gpt --quiet
 	$(call keep,build/reference-gpt/gpt,gpt)
+
+reference-gpt-diloco: setup-dev  ## what trains language models, on two networks, into results/reference/gpt-diloco: half an hour; goes on where it was stopped
+	$(call begin,gpt-diloco,build/reference-gpt-diloco)
+	mkdir -p results/reference/gpt-diloco
+	cd build/reference-gpt-diloco/gpt-diloco/*/ && cp series.json summary.csv summary.md series.png $(CURDIR)/results/reference/gpt-diloco/
+	for profile in wanify-8 residential; do \
+	    $(TESTBED) plot build/reference-gpt-diloco/gpt-diloco/*/profile=$$profile-* --kind metric --format png \
+	        --out build/reference-gpt-diloco/$$profile && \
+	    cp build/reference-gpt-diloco/$$profile/metric.png results/reference/gpt-diloco/$$profile.png; \
+	done
 
 reference-sensitivity: setup-dev  ## the map of speedups over network, device and batch, into results/reference/sensitivity: minutes
 	$(TESTBED) sensitivity systems --systems baseline,fp16,terngrad,dgc,gaia,weightgrad,diloco \

@@ -117,6 +117,7 @@ def _codecs(vector: torch.Tensor) -> list[Subject]:
         "adaptive": [codecs.Adaptive(layout, error) for error in (0.2, 0.01)],
         "top-k": [codecs.TopK(layout, kept) for kept in (0.001, 0.05)],
         "chunked top-k": [codecs.ChunkedTopK(layout, kept) for kept in (1 / 256, 1 / 16)],
+        "statistical": [codecs.Statistical(layout)],
         "thresholded": [codecs.Thresholded(layout, threshold) for threshold in (3.3, 2.0)],
         "dgc": [codecs.DGC(layout, 1, sparsity=sparsity, warmup_epochs=0) for sparsity in (0.999, 0.75)],
     }

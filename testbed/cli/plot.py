@@ -12,7 +12,8 @@ PLOT_EXAMPLES = f"""\
 kinds: loss, speedup, accuracy, pareto, time, wan, bandwidth, threshold (WeightGrad), bits (MQGrad), timeline (first
 steps), faults; those that the run has data for are drawn, each one column of a paper wide. Of several runs: workers,
 the loss with more and fewer workers. As wide as a page, and only by name: comparison, stacked (the same, one panel
-below the other), ranking (systems in order of speedup, with accuracy), replay (of a trace), of several runs series.
+below the other), ranking (systems in order of speedup, with accuracy), metric (the main metric by time and by WAN
+bytes), replay (of a trace), of several runs series.
 examples:
   testbed plot {RUN}
   testbed plot {RUN} --kind speedup --kind loss --format pdf --out figures

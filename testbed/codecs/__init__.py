@@ -13,6 +13,7 @@
 - `EntropyCoded`: ternary or another codec's symbols, entropy coded
 - `Sparse`: all that is not zero; `TopK`: the largest magnitudes; `Thresholded`: what reaches a threshold;
   `SparseMultiples`: the nearest multiples of a unit; `ChunkedTopK`: the largest of every chunk, in 2 bits
+- `Statistical`: the mean of the bin that an element is in, 2, 4 or 8 bits
 - `DGC`: Deep Gradient Compression, with a memory
 
 `ErrorFeedback` makes a codec with a memory of any of them, `remembering` one whose memory may be empty. The codecs of a
@@ -37,6 +38,7 @@ from testbed.codecs.onebit import OneBit
 from testbed.codecs.qsgd import QSGD
 from testbed.codecs.registry import CODECS, codec
 from testbed.codecs.sparse import Sparse
+from testbed.codecs.statistical import Statistical
 from testbed.codecs.ternary import Limits, Ternary, ThresholdTernary
 from testbed.codecs.threshold import SparseMultiples, Thresholded
 from testbed.codecs.topk import TopK
@@ -65,6 +67,7 @@ __all__ = [
     "Remembering",
     "Sparse",
     "SparseMultiples",
+    "Statistical",
     "Ternary",
     "ThresholdTernary",
     "Thresholded",

@@ -26,9 +26,7 @@ from testbed.codecs.sparse import Floats, Kept, SparseCodec, finite
 from testbed.errors import CodecError
 from testbed.layout import Layer, Layout
 
-BINS = 4
 SIGMAS = 6.0  # that the bins span
-SHIFTS = np.arange(0, 8, 2, dtype=np.uint8)
 
 
 def chunks(layout: Layout, size_of: Callable[[Layer], int]) -> Layout:
@@ -44,37 +42,45 @@ def chunks(layout: Layout, size_of: Callable[[Layer], int]) -> Layout:
 
 
 class Bins:
-    """Values as one of four means of their layer's.
+    """Values as one of a few means of their layer's.
 
     Parameters
     ----------
     chunks : how many chunks each layer has
+    bits : of a value, for 2^bits means a layer: 2, 4 or 8
     """
 
     names: tuple[str, ...] = ("means", "bins")
 
-    def __init__(self, chunks: Sequence[int]) -> None:
+    def __init__(self, chunks: Sequence[int], bits: int = 2) -> None:
         self._ends = np.cumsum(np.array(chunks, np.int64))
+        self._bins = 2**bits
+        self._shifts = np.arange(0, 8, bits, dtype=np.uint8)
+
+    def sizes(self, values: int) -> list[int]:
+        """Bytes of the buffers of so many values."""
+        return [4 * self._bins * self._ends.size, -(-values // self._shifts.size)]
 
     def encode(self, values: np.ndarray, counts: np.ndarray, allocate: Allocate = np.empty) -> Buffers:
         x, kept, layers = values.astype(np.float64), self._kept(counts), self._layers(counts)
         centred = x - (self._sums(x, layers) / np.maximum(kept, 1))[layers]
         deviations = np.sqrt(self._sums(centred**2, layers) / np.maximum(kept - 1, 1))
-        widths = np.where(deviations > 0, SIGMAS / BINS * deviations, 1.0)
-        bins = np.clip(np.rint(centred / widths[layers]) + BINS // 2, 0, BINS - 1).astype(np.uint8)
-        cells = BINS * layers + bins
-        cell_sums, members = (np.bincount(cells, weights, BINS * kept.size) for weights in (x, None))
-        padded = np.zeros(-(-values.size // 4) * 4, np.uint8)
+        widths = np.where(deviations > 0, SIGMAS / self._bins * deviations, 1.0)
+        bins = np.clip(np.rint(centred / widths[layers]) + self._bins // 2, 0, self._bins - 1).astype(np.uint8)
+        cells = self._bins * layers + bins
+        cell_sums, members = (np.bincount(cells, weights, self._bins * kept.size) for weights in (x, None))
+        per_byte = self._shifts.size
+        padded = np.zeros(-(-values.size // per_byte) * per_byte, np.uint8)
         padded[: values.size] = bins
         means = (cell_sums / np.maximum(members, 1)).astype(np.float32)
-        return [means, np.bitwise_or.reduce(padded.reshape(-1, 4) << SHIFTS, axis=1)]
+        return [means, np.bitwise_or.reduce(padded.reshape(-1, per_byte) << self._shifts, axis=1)]
 
     def decode(self, buffers: WireBuffers, counts: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
         size = int(counts.sum())
-        means = wire_array(buffers[0], np.float32, BINS * self._ends.size, "means")
-        packed = wire_array(buffers[1], np.uint8, -(-size // 4), "bins")
-        bins = ((packed[:, None] >> SHIFTS) & np.uint8(BINS - 1)).reshape(-1)[:size]
-        return means[BINS * self._layers(counts) + bins]
+        means = wire_array(buffers[0], np.float32, self._bins * self._ends.size, "means")
+        packed = wire_array(buffers[1], np.uint8, self.sizes(size)[1], "bins")
+        bins = ((packed[:, None] >> self._shifts) & np.uint8(self._bins - 1)).reshape(-1)[:size]
+        return means[self._bins * self._layers(counts) + bins]
 
     def _kept(self, counts: np.ndarray) -> np.ndarray:
         """The number of values of each layer, of those of each chunk."""

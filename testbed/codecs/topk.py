@@ -88,10 +88,10 @@ class TopK(SparseCodec):
         self.kept = kept
         self.largest = Largest(layout, dense_biases)
 
-    def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
-        """See `Codec.encode`; no random numbers are drawn."""
+    def encode(self, vector: torch.Tensor, key: Key | None = None, kept: float | None = None) -> Buffers:
+        """See `Codec.encode`; no random numbers are drawn. `kept` is of this message alone."""
         x = elements(vector, self.layout)
-        places = self.largest.places(x, self.kept)
+        places = self.largest.places(x, self.kept if kept is None else kept)
         return self.pack(Kept(places, backend.of(x).sparse.gather(x, places, self._pool.take)))
 
 

@@ -105,8 +105,8 @@ class Fragment:
 
 
 @dataclass
-class LPSState(Copy):
-    """`outer` are the parameters all regions agreed on last, `velocity` the outer momentum's, all flat."""
+class CopyState(Copy):
+    """A copy, here an LPS's: `outer` are the parameters all agreed on last, `velocity` the outer momentum, all flat."""
 
     outer: torch.Tensor
     velocity: torch.Tensor
@@ -117,7 +117,7 @@ class LPSState(Copy):
 
 @dataclass
 class GlobalState:
-    """The global server's; `residual` is that of the ternary means it sends, else empty."""
+    """A server's that takes means; `residual` is that of the ternary ones it sends, else empty."""
 
     step: int
     residual: torch.Tensor
@@ -133,7 +133,7 @@ class KnowingGlobalState(GlobalState):
 
 @dataclass
 class Waiting:
-    """An LPS's outer gradient on its way, within a segment."""
+    """A copy's outer gradient on its way, within a segment."""
 
     arrived: Signal = field(default_factory=Signal)
     answered: bool = True
@@ -165,44 +165,44 @@ class DiLoCo(RegionalSystem):
             case coding:
                 return Uniform(layout, bits=int(coding.removeprefix("int")), rounding="random")
 
-    def initial_state(self, name: str) -> WorkerState | LPSState | GlobalState:
+    def initial_state(self, name: str) -> WorkerState | CopyState | GlobalState:
         initial = self.task.initial
-        if name in self.task.roles.workers:
+        if name in self.task.roles.workers and name not in self.holders:
             return WorkerState(0, initial.clone())
         residual = torch.zeros_like(initial) if self.options.coding == "ternary" else initial.new_empty(0)
         velocity = self.outer.start(initial).velocity
-        if name == self.task.roles.global_server:
-            if self.tolerance is None:
-                return GlobalState(0, residual)
-            return KnowingGlobalState(0, residual, initial.clone(), velocity)
-        return LPSState(
-            *self.copy_parts(),
-            outer=initial.clone(),
-            velocity=velocity,
-            mean=torch.zeros_like(initial),
-            residual=residual,
-        )
+        if name in self.holders:
+            parts = self.copy_parts()
+            return CopyState(*parts, initial.clone(), velocity, mean=torch.zeros_like(initial), residual=residual)
+        if self.tolerance is None:
+            return GlobalState(0, residual)
+        return KnowingGlobalState(0, residual, initial.clone(), velocity)
 
-    async def lps(self, node: Node, state: LPSState) -> None:
+    async def lps(self, node: Node, state: CopyState) -> None:
         waiting = Waiting()
         clients = self.attendance(node, partial(self.weights_message, node, state))
         async for step in node.steps(state):
             gradients = await clients.collect(step)
             await node.compute(self.updating(gradients), self.update, state, gradients, step, len(gradients))
-            if (fragment := self._turn(step)) is not None and waiting.answered:
-                waiting = Waiting(answered=False)
-                outer = await self._send_outer_gradient(node, state, fragment, step)
-                node.spawn(self._take_mean(node, state, fragment, waiting, outer))
-            if (fragment := self._turn(step - self.options.overlap_steps)) is not None and not waiting.alone:
-                if not state.has_arrived:
-                    await self._wait_for_mean(node, waiting)
-                if state.has_arrived:
-                    await node.compute(fragment.passes(self.outer.passes + 3), self._outer_step, state, fragment)
+            waiting = await self.exchange(node, state, step, waiting)
             await node.broadcast(clients.present, await self.weights_message(node, state, state.step))
             await clients.readmit(state.step)
         await clients.end(state.step - 1)
 
-    def _turn(self, step: int) -> Fragment | None:
+    async def exchange(self, node: Node, state: CopyState, step: int, waiting: Waiting) -> Waiting:
+        """What a copy does at the end of `step`: send a fragment, take the mean of one, or neither."""
+        if (fragment := self.turn(step)) is not None and waiting.answered:
+            waiting = Waiting(answered=False)
+            outer = await self._send_outer_gradient(node, state, fragment, step)
+            node.spawn(self._take_mean(node, state, fragment, waiting, outer))
+        if (fragment := self.turn(step - self.options.overlap_steps)) is not None and not waiting.alone:
+            if not state.has_arrived:
+                await self._wait_for_mean(node, waiting)
+            if state.has_arrived:
+                await node.compute(fragment.passes(self.outer.passes + 3), self._outer_step, state, fragment)
+        return waiting
+
+    def turn(self, step: int) -> Fragment | None:
         """The fragment that is sent at the end of `step`."""
         period, count = self.options.local_steps, len(self.fragments)
         for fragment in self.fragments:
@@ -210,15 +210,15 @@ class DiLoCo(RegionalSystem):
                 return fragment
         return None
 
-    async def _send_outer_gradient(self, node: Node, state: LPSState, fragment: Fragment, step: int) -> Message:
+    async def _send_outer_gradient(self, node: Node, state: CopyState, fragment: Fragment, step: int) -> Message:
         state.has_arrived = False
         charge = self.task.encoding(fragment.codec, fragment.passes(3))
         buffers = await node.compute(charge, self._outer_gradient, node, state, fragment, step)
         outer = Message("outer", step, buffers)
-        await node.send(node.global_server, outer)
+        await node.send(node.server, outer)
         return outer
 
-    def _outer_gradient(self, node: Node, state: LPSState, fragment: Fragment, step: int) -> Buffers:
+    def _outer_gradient(self, node: Node, state: CopyState, fragment: Fragment, step: int) -> Buffers:
         difference = state.outer[fragment.place] - state.weights[fragment.place]
         return fragment.encode(difference, state.residual, self._key(node, step))
 
@@ -234,7 +234,7 @@ class DiLoCo(RegionalSystem):
             waiting.alone = True
 
     async def _take_mean(
-        self, node: Node, state: LPSState, fragment: Fragment, waiting: Waiting, outer: Message
+        self, node: Node, state: CopyState, fragment: Fragment, waiting: Waiting, outer: Message
     ) -> None:
         message = await answered(node, outer, self.tolerance)
         if message.kind == CATCH_UP:
@@ -251,13 +251,13 @@ class DiLoCo(RegionalSystem):
         waiting.answered = True
         waiting.arrived.set()
 
-    def _outer_step(self, state: LPSState, fragment: Fragment) -> None:
+    def _outer_step(self, state: CopyState, fragment: Fragment) -> None:
         """The region's copy moves to where all agree to be."""
         place, mixing = fragment.place, self.options.mixing
         self._agree(state, fragment)
         state.weights[place] = state.weights[place].mul(mixing).add_(state.outer[place], alpha=1 - mixing)
 
-    def _agree(self, state: LPSState, fragment: Fragment) -> None:
+    def _agree(self, state: CopyState, fragment: Fragment) -> None:
         """Nesterov momentum on the parameters all regions share."""
         self._momentum(state.outer, state.velocity, state.mean[fragment.place], fragment)
 
@@ -268,14 +268,13 @@ class DiLoCo(RegionalSystem):
     async def global_server(self, node: Node, state: GlobalState) -> None:
         clients = self.attendance(node, partial(self._tell, node, state))
         async for step in node.steps(state):
-            if (fragment := self._turn(step)) is None:
+            if (fragment := self.turn(step)) is None:
                 continue
             messages = await clients.collect(step)
             if not messages:
                 continue  # the regions have ended by themselves
-            charge = self.task.encoding(fragment.codec, self.task.adding(fragment.codec, messages))
-            mean = await node.compute(charge, self._mean, node, state, fragment, messages, step)
-            included = [region_of(lps) for lps in clients.present]
+            mean = await self.mean(node, state, fragment, messages, step)
+            included = list(dict.fromkeys(region_of(client) for client in clients.present))
             number = step * len(self.fragments) // self.options.local_steps
             node.record(Exchange(time_s=node.now(), node=node.name, round=number, included=included, reason="interval"))
             await node.broadcast(clients.present, mean)
@@ -301,10 +300,17 @@ class DiLoCo(RegionalSystem):
 
         return Message(CATCH_UP, step, await node.compute(self.task.passes(2 * len(vectors)), buffers))
 
-    def _catch_up(self, state: LPSState, told: Message) -> None:
+    def _catch_up(self, state: CopyState, told: Message) -> None:
         vectors = [self.floats.decode([buffer]) for buffer in told.buffers]
         for mine, vector in zip((state.outer, state.velocity), vectors, strict=False):
             mine.copy_(vector)
+
+    async def mean(
+        self, node: Node, state: GlobalState, fragment: Fragment, messages: Sequence[Message], step: int
+    ) -> Message:
+        """A server's message: the mean of a fragment's outer gradients."""
+        charge = self.task.encoding(fragment.codec, self.task.adding(fragment.codec, messages))
+        return await node.compute(charge, self._mean, node, state, fragment, messages, step)
 
     def _mean(
         self, node: Node, state: GlobalState, fragment: Fragment, messages: Sequence[Message], step: int

@@ -31,6 +31,7 @@ from testbed.codecs.memory import ErrorFeedback, Remembering
 from testbed.codecs.onebit import OneBit
 from testbed.codecs.qsgd import QSGD
 from testbed.codecs.sparse import Sparse
+from testbed.codecs.statistical import Statistical
 from testbed.codecs.threshold import SparseMultiples, Thresholded
 from testbed.codecs.topk import TopK
 from testbed.codecs.uniform import Rounding, Uniform
@@ -56,6 +57,8 @@ EXACT: dict[str, Callable[[Layout], Codec]] = {
     "uniform-weights": lambda layout: Uniform(layout, 4, chosen=lambda layer: not layer.bias),
     "e3m0": E3M0,
     "chunked": lambda layout: ChunkedTopK(layout, 0.02, 100),
+    "statistical": Statistical,
+    "statistical-rows": lambda layout: Statistical(layout, 4, rows=True),
     "top-k": lambda layout: TopK(layout, 0.02),
     "top-k-half": lambda layout: TopK(layout, 0.5, "float16", dense_biases=True),
     "top-k-ternary": lambda layout: TopK(layout, 0.2, "ternary"),

@@ -27,6 +27,7 @@ from testbed.codecs.memory import remembering
 from testbed.codecs.onebit import OneBit
 from testbed.codecs.qsgd import QSGD
 from testbed.codecs.sparse import Sparse
+from testbed.codecs.statistical import Statistical
 from testbed.codecs.threshold import SparseMultiples, Thresholded
 from testbed.codecs.topk import TopK
 from testbed.codecs.uniform import Uniform
@@ -63,6 +64,8 @@ CODECS: dict[str, Callable[[], Any]] = {
     "top-k, signs": lambda: TopK(LAYOUT, 0.02, values="ternary"),
     "chunked top-k": lambda: ChunkedTopK(LAYOUT, 0.05, size=100),
     "chunked top-k, exact": lambda: ChunkedTopK(LAYOUT, 0.05, lambda layer: max(1, layer.size // 4), exact=True),
+    "statistical": lambda: Statistical(LAYOUT),
+    "statistical, rows": lambda: Statistical(LAYOUT, 4, rows=True),
     "DGC": lambda: DGC(LAYOUT, 4, sparsity=0.95, momentum=0.9, warmup_epochs=0, epoch_steps=1),
     "WGT": lambda: Thresholded(LAYOUT, 1.0),
     "BGT": lambda: Thresholded(LAYOUT, 1.0, limit=1),

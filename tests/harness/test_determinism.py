@@ -25,6 +25,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "weightgrad-paper": ("weightgrad", {**EXCHANGING, "reconcile": "paper"}),
     "gaia": ("gaia", {"threshold": 0.1}),
     "diloco": ("diloco", {"local_steps": 3, "fragments": 2, "coding": "int8"}),
+    "cocod": ("cocod", {"local_steps": 3}),
+    "deco": ("deco", {"every": 3}),
+    "diloco-workers": ("diloco-workers", {"local_steps": 3, "fragments": 2, "coding": "int8"}),
+    "muloco": ("muloco", {"local_steps": 3}),
     "sparseloco": ("sparseloco", {"local_steps": 3}),
     "streaming-diloco": ("streaming-diloco", {"local_steps": 4, "overlap_steps": 1}),
     "dgc": ("dgc", {"epoch_steps": 1, "warmup_epochs": 2, "sparsity": 0.9}),
@@ -35,6 +39,7 @@ CASES |= {name: (name, {}) for name in sorted(SYSTEMS) if name not in CASES}
 SIZED_BY_VALUES = (
     "adaptive",
     "bgt",
+    "deco",
     "demo",
     "dgc",
     "ef21",

@@ -25,6 +25,10 @@ ALIKE = each_system(
 OPTIONS: dict[str, dict[str, Any]] = {
     "weightgrad": EXCHANGING,
     "diloco": {"local_steps": 3, "fragments": 2, "coding": "int8"},
+    "cocod": {"local_steps": 3},
+    "deco": {"every": 3},
+    "diloco-workers": {"local_steps": 3, "fragments": 2, "coding": "int8"},
+    "muloco": {"local_steps": 3},
     "sparseloco": {"local_steps": 3},
     "streaming-diloco": {"local_steps": 4, "overlap_steps": 1},
     "terngrad": {"entropy": "on"},

@@ -20,6 +20,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "weightgrad": EXCHANGING,
     "gaia": {"threshold": 0.02, "barrier_s": 0.001, "clock_steps": 1},
     "diloco": {"local_steps": 3, "fragments": 2},
+    "cocod": {"local_steps": 3},
+    "deco": {"every": 3},
+    "diloco-workers": {"local_steps": 3, "fragments": 2, "coding": "int8"},
+    "muloco": {"local_steps": 3},
     "sparseloco": {"local_steps": 3},
     "streaming-diloco": {"local_steps": 4, "overlap_steps": 1},
 }

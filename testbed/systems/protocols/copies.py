@@ -7,7 +7,7 @@ its own. What copies tell the global server, and what they make of its answer, i
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,12 +44,15 @@ class CopiesSystem(RegionalSystem):
     options: CopiesOptions
 
     @abstractmethod
-    def copy(self) -> Met:
+    def copy(self) -> Copy:
         """The state of a copy before the first step."""
 
     @abstractmethod
     async def meet(self, node: Node, state: Any, step: int) -> None:
         """A copy's part in a meeting, at the end of `step`; `weights` are then what it goes on with."""
+
+    async def rest(self, node: Node, state: Any) -> None:
+        """What is left of a meeting where a segment ends, if training goes on while messages are on their way."""
 
     @abstractmethod
     async def answer(self, node: Node, messages: Sequence[Message], step: int) -> Message:
@@ -57,14 +60,14 @@ class CopiesSystem(RegionalSystem):
 
     @property
     def holders(self) -> tuple[str, ...]:
-        """The roles that have a copy."""
+        """LPSs, or workers where there are none."""
         return self.task.roles.lpss or self.task.roles.workers
 
     def due(self, step: int) -> bool:
         """Whether copies meet at the end of `step`."""
         return (step + 1) % self.options.local_steps == 0
 
-    def initial_state(self, name: str) -> Met | WorkerState | ServerState:
+    def initial_state(self, name: str) -> Copy | WorkerState | ServerState:
         if name in self.holders:
             return self.copy()
         return WorkerState(0, self.task.initial.clone()) if name in self.task.roles.workers else ServerState()
@@ -76,18 +79,20 @@ class CopiesSystem(RegionalSystem):
         learner = self.task.learner(self.worker_index(node))
         async for step in node.steps(state):
             loss, gradient = await node.compute(self.task.gradient_work, learner.gradient, state.weights, step)
-            await node.compute(self.task.update_work, self.apply, state, gradient, step)
+            await node.compute(self.update_work, self.apply, state, gradient, step)
             if self.due(step):
                 await self.meet(node, state, step)
             node.step_done(step, loss)
+        await self.rest(node, state)
 
-    async def lps(self, node: Node, state: Met) -> None:
+    async def lps(self, node: Node, state: Copy) -> None:
         async for step in node.steps(state):
             gradients = await node.collect(node.workers)
             await node.compute(self.updating(gradients), self.update, state, gradients, step, len(gradients))
             if self.due(step):
                 await self.meet(node, state, step)
             await node.broadcast(node.workers, await self.weights_message(node, state, step))
+        await self.rest(node, state)
 
     async def global_server(self, node: Node, state: ServerState) -> None:
         regions = sorted({region_of(client) for client in node.clients})
@@ -99,14 +104,3 @@ class CopiesSystem(RegionalSystem):
                     Exchange(time_s=node.now(), node=node.name, round=number, included=regions, reason="interval")
                 )
                 await node.broadcast(node.clients, answer)
-
-    def models(self, states: Mapping[str, Copy]) -> dict[str, torch.Tensor]:
-        """The mean of all copies, of each region's, and of their moving averages where they are kept."""
-        copies = [states[name] for name in self.holders]
-        models = {"full": torch.stack([copy.weights for copy in copies]).mean(0)}
-        if averages := [copy.ema.average for copy in copies if copy.ema is not None]:
-            models["ema"] = torch.stack(averages).mean(0)
-        for region in self.task.roles.regions if len(self.task.roles.regions) > 1 else ():
-            here = [states[name].weights for name in self.holders if region_of(name) == region]
-            models[f"full@{region}"] = torch.stack(here).mean(0)
-        return models

@@ -53,6 +53,16 @@ class RegionalSystem(System):
         super().__init__(task, options)
         self.floats = self.coder(Float32(task.layout))
 
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """The roles that have a copy."""
+        return self.task.roles.lpss
+
+    @property
+    def update_work(self) -> Work:
+        """What `apply` does."""
+        return self.task.update_work
+
     async def worker(self, node: Node, state: WorkerState) -> None:
         learner = self.task.learner(self.worker_index(node))
         async for step in node.steps(state):
@@ -81,7 +91,7 @@ class RegionalSystem(System):
 
     def updating(self, gradients: Sequence[Message]) -> Work:
         """What `update` does, the change included: weights are read before and after, and it is written."""
-        return self.task.adding(self.floats, gradients) + self.task.update_work + self.task.passes(2)
+        return self.task.adding(self.floats, gradients) + self.update_work + self.task.passes(2)
 
     def update(self, state: Copy, gradients: Sequence[Message], step: int, workers: float) -> torch.Tensor:
         """One update with the sum of the region's gradients over `workers`; returns the weights' change."""
@@ -106,12 +116,12 @@ class RegionalSystem(System):
         return Message("weights", step, await node.compute(charge, self.floats.encode, state.weights))
 
     def models(self, states: Mapping[str, Copy]) -> dict[str, torch.Tensor]:
-        """The mean of the regions' copies, each copy, and the mean of their moving averages where they are kept."""
-        copies = {region_of(name): states[name] for name in self.task.roles.lpss}
+        """The mean of all copies, of each region's, and of their moving averages where they are kept."""
+        copies = {name: states[name] for name in self.holders}
         models = {"full": torch.stack([copy.weights for copy in copies.values()]).mean(0)}
-        averages = [copy.ema.average for copy in copies.values() if copy.ema is not None]
-        if averages:
+        if averages := [copy.ema.average for copy in copies.values() if copy.ema is not None]:
             models["ema"] = torch.stack(averages).mean(0)
-        if len(copies) > 1:
-            models |= {f"full@{region}": copy.weights for region, copy in copies.items()}
+        for region in self.task.roles.regions if len(self.task.roles.regions) > 1 else ():
+            here = [copy.weights for name, copy in copies.items() if region_of(name) == region]
+            models[f"full@{region}"] = torch.stack(here).mean(0)
         return models

@@ -213,6 +213,29 @@ def test_a_ranking_has_the_fastest_on_top_and_each_system_its_interval_and_accur
         assert np.allclose(spans, ends[~np.isnan(ends).any(axis=1)])
 
 
+def test_the_main_metric_stands_at_the_time_and_the_bytes_of_each_test(make_run: MakeRun) -> None:
+    folder = make_run(systems=["baseline", "weightgrad"])
+    at_s = [0.0, 1.0, 2.0, 3.0]
+    for system, better in (("baseline", 0.0), ("weightgrad", 0.1)):
+        tests = [
+            Evaluated(time_s=t, step=k, model="full", loss=2.0, accuracy=0.2 * k + better, images=10, probe=True)
+            for k, t in enumerate(at_s)
+        ]
+        add(folder, system, *tests)
+    run = load(folder)
+    left, right = draw(run, "metric").axes
+    for number, (system, better) in enumerate((("baseline", 0.0), ("weightgrad", 0.1))):
+        result = next(each for each in run.results if each.system == system)
+        assert left.lines[number].get_xdata().tolist() == at_s[1:], "the model before the first step is nobody's"
+        expected = [100 * (0.2 * k + better) for k in (1, 2, 3)]
+        assert left.lines[number].get_ydata().tolist() == pytest.approx(expected)
+        links = [link for link in result.link_bytes if "/" not in link]
+        sent = [sum(result.link_bytes_until(t, links).values()) for t in at_s[1:]]
+        assert right.lines[number].get_xdata().tolist() == [size for size in sent if size]
+    with pytest.raises(InputError, match="hold nothing for 'metric'"):
+        draw(load(make_run("bare", systems=["baseline"])), "metric")
+
+
 def test_there_is_no_ranking_where_no_system_reached_the_target(make_run: MakeRun) -> None:
     with pytest.raises(InputError, match="hold nothing for 'ranking'"):
         draw(load(make_run(target={"loss": 0.1, "window": 10})), "ranking")
