@@ -1,4 +1,4 @@
-"""The data plane: one ZeroMQ connection per pair of roles, its sockets inside the role's own network namespace.
+"""The data plane: one ZeroMQ connection per pair of roles, in an emulation inside the role's own network namespace.
 
 The endpoint nearer to the root of the tree binds, the other connects. A pair's sockets are DEALERs, which add
 nothing to a message, so that what crosses the wire is `Message.nbytes` and TCP/IP's own headers.
@@ -7,7 +7,8 @@ nothing to a message, so that what crosses the wire is `Message.nbytes` and TCP/
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,42 +44,46 @@ class Endpoint:
     received: Path
 
 
-class Wire:
-    """The connections of one role.
+def dealer(context: zmq.asyncio.Context, max_bytes: int) -> zmq.asyncio.Socket:
+    """A socket for one peer, neither bound nor connected; frames over `max_bytes` are refused before allocation."""
+    socket = context.socket(zmq.DEALER)
+    socket.set(zmq.SNDHWM, QUEUE_MESSAGES)
+    socket.set(zmq.RCVHWM, QUEUE_MESSAGES)
+    socket.set(zmq.MAXMSGSIZE, max_bytes)
+    socket.set(zmq.LINGER, 0)
+    socket.set(zmq.RECONNECT_IVL, 20)
+    socket.set(zmq.IMMEDIATE, 1)
+    return socket
+
+
+class Wire(ABC):
+    """The connections of one role; a subclass says how the stamp of a message gets to its receiver.
 
     Parameters
     ----------
-    netns_pid : a process in the network namespace of the role's host
-    endpoints : by peer
+    context : of the sockets; closed with them
+    sockets : by peer, each bound or connected
+    watched : the peers whose connections end a wait for them when they are lost
     node : takes what arrives
-    max_bytes : larger frames are refused before they are allocated
     """
 
-    def __init__(self, netns_pid: int, endpoints: Mapping[str, Endpoint], node: Node, max_bytes: int) -> None:
-        self._node = node
-        self._sent = {peer: Stamps(endpoint.sent) for peer, endpoint in endpoints.items()}
-        self._received = {peer: Stamps(endpoint.received) for peer, endpoint in endpoints.items()}
-        self._sockets: dict[str, zmq.asyncio.Socket] = {}
+    def __init__(
+        self,
+        context: zmq.asyncio.Context,
+        sockets: Mapping[str, zmq.asyncio.Socket],
+        watched: Collection[str],
+        node: Node,
+    ) -> None:
+        self._context, self._sockets, self._watched, self._node = context, dict(sockets), watched, node
         self._tasks: list[asyncio.Task[None]] = []
-        # ZeroMQ opens and reopens its TCP sockets in its I/O thread, which stays where it was started.
-        with netns.enter(netns_pid):
-            self._context = zmq.asyncio.Context(io_threads=1)
-            for peer, endpoint in endpoints.items():
-                self._sockets[peer] = self._open(endpoint, max_bytes)
 
-    def _open(self, endpoint: Endpoint, max_bytes: int) -> zmq.asyncio.Socket:
-        socket = self._context.socket(zmq.DEALER)
-        socket.set(zmq.SNDHWM, QUEUE_MESSAGES)
-        socket.set(zmq.RCVHWM, QUEUE_MESSAGES)
-        socket.set(zmq.MAXMSGSIZE, max_bytes)
-        socket.set(zmq.LINGER, 0)
-        socket.set(zmq.RECONNECT_IVL, 20)
-        socket.set(zmq.IMMEDIATE, 1)
-        if endpoint.binds:
-            socket.bind(endpoint.address)
-        else:
-            socket.connect(endpoint.address)
-        return socket
+    @abstractmethod
+    def _packed(self, peer: str, parcel: Parcel) -> list[bytes | memoryview]:
+        """The frames to send, in the moment before they are sent."""
+
+    @abstractmethod
+    def _unpacked(self, peer: str, frames: list[memoryview]) -> Parcel | None:
+        """What has come from `peer`, in the moment it has; None where that is nothing for the role."""
 
     async def start(self) -> None:
         """Warm every connection up in both directions, then deliver what arrives to the mailbox.
@@ -89,7 +94,8 @@ class Wire:
             await asyncio.gather(*(self._warm_up(socket) for socket in self._sockets.values()))
         for peer, socket in self._sockets.items():
             self._tasks.append(asyncio.create_task(self._receive(peer, socket)))
-            self._tasks.append(asyncio.create_task(self._watch(peer, socket)))
+            if peer in self._watched:
+                self._tasks.append(asyncio.create_task(self._watch(peer, socket)))
 
     async def _warm_up(self, socket: zmq.asyncio.Socket) -> None:
         payload = Message(WARM_UP, 0, [np.zeros(WARM_UP_BYTES, np.uint8)]).frames()
@@ -106,16 +112,13 @@ class Wire:
 
     async def send(self, peer: str, parcel: Parcel) -> None:
         """Hand a message to ZeroMQ; waits while its queue to `peer` is full."""
-        message, stamp = parcel
-        self._sent[peer].put(stamp)
-        await self._sockets[peer].send_multipart(message.frames(), copy=False)
+        await self._sockets[peer].send_multipart(self._packed(peer, parcel), copy=False)
 
     async def _receive(self, peer: str, socket: zmq.asyncio.Socket) -> None:
         while True:
             frames = await socket.recv_multipart(copy=False)
-            message = Message.from_frames([frame.buffer for frame in frames])
-            stamp = self._received[peer].take() or (self._node.now(), ())  # where it is lost, a hop of no length
-            self._node.arrived(peer, (message, stamp))
+            if (parcel := self._unpacked(peer, [frame.buffer for frame in frames])) is not None:
+                self._node.arrived(peer, parcel)
 
     async def _watch(self, peer: str, socket: zmq.asyncio.Socket) -> None:
         """Tell the mailbox when the connection is lost: every later wait for this peer is in vain."""
@@ -131,5 +134,39 @@ class Wire:
             socket.disable_monitor()
             socket.close(linger=0)
         self._context.term()
+
+
+class HostWire(Wire):
+    """The connections of a role on a host of an emulated network, with the stamps in files that both ends map.
+
+    Parameters
+    ----------
+    netns_pid : a process in the network namespace of the role's host
+    endpoints : by peer
+    node, max_bytes : as `Wire` and `dealer` take them
+    """
+
+    def __init__(self, netns_pid: int, endpoints: Mapping[str, Endpoint], node: Node, max_bytes: int) -> None:
+        self._sent = {peer: Stamps(endpoint.sent) for peer, endpoint in endpoints.items()}
+        self._received = {peer: Stamps(endpoint.received) for peer, endpoint in endpoints.items()}
+        # ZeroMQ opens and reopens its TCP sockets in its I/O thread, which stays where it was started.
+        with netns.enter(netns_pid):
+            context = zmq.asyncio.Context(io_threads=1)
+            sockets = {peer: dealer(context, max_bytes) for peer in endpoints}
+            for peer, endpoint in endpoints.items():
+                (sockets[peer].bind if endpoint.binds else sockets[peer].connect)(endpoint.address)
+        super().__init__(context, sockets, tuple(endpoints), node)
+
+    def _packed(self, peer: str, parcel: Parcel) -> list[bytes | memoryview]:
+        message, stamp = parcel
+        self._sent[peer].put(stamp)
+        return message.frames()
+
+    def _unpacked(self, peer: str, frames: list[memoryview]) -> Parcel | None:
+        stamp = self._received[peer].take() or (self._node.now(), ())  # where it is lost, a hop of no length
+        return Message.from_frames(frames), stamp
+
+    def close(self) -> None:
+        super().close()
         for stamps in (*self._sent.values(), *self._received.values()):
             stamps.close()

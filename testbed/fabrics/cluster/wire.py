@@ -1,0 +1,153 @@
+"""The data plane between nodes: the emulation's, with stamps in the messages and clocks that are set by each other.
+
+Nodes share neither memory nor clock. So a stamp travels as one more frame of its message, which is not counted as the
+system's; and roles ask each other for the time over the same connections, as NTP does (RFC 5905, section 8): the
+answer that took the shortest time there and back tells the difference best, to half of that time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass
+from struct import Struct, error
+from time import monotonic
+
+import zmq.asyncio
+
+from testbed.errors import ProtocolError, RunError
+from testbed.fabrics.actors.wire import Wire
+from testbed.fabrics.cluster.doors import Doors
+from testbed.message import Message
+from testbed.roles.node import Node
+from testbed.roles.trail import LONGEST, Hop, Parcel, Stamp
+
+ASKED, TOLD = "clock asked", "clock told"
+ROUNDS = 8
+ANSWER_S = 60.0  # for all rounds
+REACH_S = 60.0  # for a connection to come about
+HEAD, HOP = Struct("<Qd"), Struct("<dd?")  # the message's number and when it was sent; a hop
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far a peer's clock is ahead of this machine's, and how far that may be wrong, in seconds."""
+
+    ahead_s: float
+    error_s: float
+
+
+class NodeWire(Wire):
+    """The connections of a role on a node, those of its `doors`.
+
+    Attributes
+    ----------
+    sent_bytes : by peer, of the system's messages as it counts them (`Message.nbytes`), since the beginning
+    """
+
+    def __init__(self, doors: Doors, node: Node) -> None:
+        super().__init__(doors.context, doors.sockets, tuple(doors.dialed), node)
+        self.sent_bytes: dict[str, int] = dict.fromkeys(doors.sockets, 0)
+        self._doors = doors
+        self._sent: defaultdict[str, int] = defaultdict(int)
+        self._received: defaultdict[str, int] = defaultdict(int)
+        self._answers: dict[str, asyncio.Queue[tuple[float, float, float, float]]] = {}
+
+    async def start(self) -> None:
+        """Warm up what can be reached.
+
+        Raises
+        ------
+        RunError
+            A peer cannot be.
+        """
+        meetings = {asyncio.create_task(_meet(socket)): peer for peer, socket in self._sockets.items()}
+        if meetings:
+            _, missed = await asyncio.wait(meetings, timeout=REACH_S)
+            for task in missed:
+                task.cancel()
+            if missed:
+                peers = ", ".join(sorted(meetings[task] for task in missed))
+                raise RunError(f"no connection with {peers} within {REACH_S:g} s; let nodes reach each other's ports")
+        await super().start()
+
+    def _packed(self, peer: str, parcel: Parcel) -> list[bytes | memoryview]:
+        message, stamp = parcel
+        self._sent[peer] += 1
+        if message.kind not in (ASKED, TOLD):
+            self.sent_bytes[peer] += message.nbytes
+        return [*message.frames(), packed(self._sent[peer], stamp)]
+
+    def _unpacked(self, peer: str, frames: list[memoryview]) -> Parcel | None:
+        came_s = monotonic()
+        try:
+            *frames, last = frames
+            message = Message.from_frames(frames)
+            number, stamp = unpacked(last)
+            self._received[peer] += 1
+            if number != self._received[peer]:
+                raise ProtocolError("the connection broke, and messages were lost with it")
+        except (ProtocolError, ValueError) as reason:
+            self._node.mailbox.lose(peer, str(reason))
+            return None
+        if message.kind == ASKED:
+            self._tasks.append(asyncio.create_task(self._tell(peer, message.numbers[0], came_s)))
+        elif message.kind == TOLD:
+            asked_s, heard_s, told_s = message.numbers
+            self._answers[peer].put_nowait((asked_s, heard_s, told_s, came_s))
+        else:
+            return message, stamp
+        return None
+
+    async def _tell(self, peer: str, asked_s: float, came_s: float) -> None:
+        await self.send(peer, (Message(TOLD, 0, (), (asked_s, came_s, monotonic())), (0.0, ())))
+
+    async def difference(self, peer: str) -> Difference:
+        """How the clock of the machine of `peer` differs from this one's."""
+        answers: asyncio.Queue[tuple[float, float, float, float]] = asyncio.Queue()
+        self._answers[peer] = answers
+        best: Difference | None = None
+        async with asyncio.timeout(ANSWER_S):
+            for _ in range(ROUNDS):
+                await self.send(peer, (Message(ASKED, 0, (), (monotonic(),)), (0.0, ())))
+                found = difference(*await answers.get())
+                best = found if best is None or found.error_s < best.error_s else best
+        assert best is not None
+        return best
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._doors.close()
+
+
+async def _meet(socket: zmq.asyncio.Socket) -> None:
+    await socket.send(b"")
+    await socket.recv()
+
+
+def difference(asked_s: float, heard_s: float, told_s: float, came_s: float) -> Difference:
+    """From when a question was asked and its answer came here, and was heard and answered there, each by its clock.
+
+    With both ways alike the middle of the one is the middle of the other; at worst all of the way is one way.
+    """
+    ahead_s = ((heard_s - asked_s) + (told_s - came_s)) / 2
+    return Difference(ahead_s, max((came_s - asked_s) - (told_s - heard_s), 0.0) / 2)
+
+
+def packed(number: int, stamp: Stamp) -> bytes:
+    """The frame of message `number` of a connection, with its stamp."""
+    sent_s, hops = stamp
+    return HEAD.pack(number, sent_s) + b"".join([HOP.pack(*hop) for hop in hops])
+
+
+def unpacked(frame: memoryview) -> tuple[int, Stamp]:
+    """The number and the stamp in a frame; ProtocolError where it has none."""
+    try:
+        number, sent_s = HEAD.unpack_from(frame)
+        hops: tuple[Hop, ...] = tuple(HOP.iter_unpack(frame[HEAD.size :]))
+    except error:
+        raise ProtocolError("a message came without its stamp") from None
+    if len(hops) > LONGEST:
+        raise ProtocolError("a message's stamp has too many hops")
+    return number, (sent_s, hops)
