@@ -65,6 +65,11 @@ class Doors:
         if self._porter:
             self._porter.start()
 
+    @property
+    def encrypted(self) -> bool:
+        """Whether they are authenticated and encrypted."""
+        return self._porter is not None
+
     def listen(self, peer: str) -> None:
         """Open a socket for `peer` to connect to.
 

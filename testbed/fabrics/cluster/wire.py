@@ -1,14 +1,17 @@
 """The data plane between nodes: the emulation's, with stamps in the messages and clocks that are set by each other.
 
-Nodes share neither memory nor clock. So a stamp travels as one more frame of its message, which is not counted as the
-system's; and roles ask each other for the time over the same connections, as NTP does (RFC 5905, section 8): the
-answer that took the shortest time there and back tells the difference best, to half of that time.
+1. Nodes share no memory. So a stamp travels as one more frame of its message, which is not counted as the system's.
+2. Nor do they share a clock. Roles ask each other for the time over the same connections, as NTP does (RFC 5905,
+   section 8): the answer that took the shortest time there and back tells the difference best, to half of that time.
+3. ZeroMQ encrypts a frame before any of it leaves and decrypts it when all of it has come, 20 ms a hop for 4 MB. So long
+   buffers travel in pieces: one is coded while the one before is on the wire.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct, error
 from time import monotonic
@@ -26,7 +29,9 @@ ASKED, TOLD = "clock asked", "clock told"
 ROUNDS = 8
 ANSWER_S = 60.0  # for all rounds
 REACH_S = 60.0  # for a connection to come about
-HEAD, HOP = Struct("<Qd"), Struct("<dd?")  # the message's number and when it was sent; a hop
+PIECE_BYTES = 1 << 18
+HEAD = Struct("<QdHH")  # of the last frame: message's number, when it was sent, how many hops and frames follow
+HOP, SIZE = Struct("<dd?"), Struct("<Q")  # a hop; the size of a frame, where any has been cut
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class NodeWire(Wire):
     def __init__(self, doors: Doors, node: Node) -> None:
         super().__init__(doors.context, doors.sockets, tuple(doors.dialed), node)
         self.sent_bytes: dict[str, int] = dict.fromkeys(doors.sockets, 0)
-        self._doors = doors
+        self._doors, self._cutting = doors, doors.encrypted
         self._sent: defaultdict[str, int] = defaultdict(int)
         self._received: defaultdict[str, int] = defaultdict(int)
         self._answers: dict[str, asyncio.Queue[tuple[float, float, float, float]]] = {}
@@ -76,14 +81,16 @@ class NodeWire(Wire):
         self._sent[peer] += 1
         if message.kind not in (ASKED, TOLD):
             self.sent_bytes[peer] += message.nbytes
-        return [*message.frames(), packed(self._sent[peer], stamp)]
+        frames = [memoryview(frame) for frame in message.frames()]
+        pieces = cut(frames) if self._cutting else frames
+        return [*pieces, packed(self._sent[peer], stamp, [len(f) for f in frames] if len(pieces) > len(frames) else [])]
 
     def _unpacked(self, peer: str, frames: list[memoryview]) -> Parcel | None:
         came_s = monotonic()
         try:
-            *frames, last = frames
-            message = Message.from_frames(frames)
-            number, stamp = unpacked(last)
+            *pieces, last = frames
+            number, stamp, sizes = unpacked(last)
+            message = Message.from_frames(joined(pieces, sizes) if sizes else pieces)
             self._received[peer] += 1
             if number != self._received[peer]:
                 raise ProtocolError("the connection broke, and messages were lost with it")
@@ -135,19 +142,39 @@ def difference(asked_s: float, heard_s: float, told_s: float, came_s: float) -> 
     return Difference(ahead_s, max((came_s - asked_s) - (told_s - heard_s), 0.0) / 2)
 
 
-def packed(number: int, stamp: Stamp) -> bytes:
-    """The frame of message `number` of a connection, with its stamp."""
+def packed(number: int, stamp: Stamp, sizes: Sequence[int] = ()) -> bytes:
+    """The last frame of message `number` of a connection: its stamp, and of one that is cut the sizes of its frames."""
     sent_s, hops = stamp
-    return HEAD.pack(number, sent_s) + b"".join([HOP.pack(*hop) for hop in hops])
+    head = HEAD.pack(number, sent_s, len(hops), len(sizes))
+    return b"".join([head, *(HOP.pack(*hop) for hop in hops), *(SIZE.pack(size) for size in sizes)])
 
 
-def unpacked(frame: memoryview) -> tuple[int, Stamp]:
-    """The number and the stamp in a frame; ProtocolError where it has none."""
+def unpacked(frame: memoryview) -> tuple[int, Stamp, list[int]]:
+    """The number, the stamp and the sizes in a last frame; ProtocolError where it is none."""
     try:
-        number, sent_s = HEAD.unpack_from(frame)
-        hops: tuple[Hop, ...] = tuple(HOP.iter_unpack(frame[HEAD.size :]))
+        number, sent_s, hops, sizes = HEAD.unpack_from(frame)
+        end = HEAD.size + hops * HOP.size
+        if hops > LONGEST or len(frame) != end + sizes * SIZE.size:
+            raise ProtocolError("a message came with a stamp that is none")
+        found: tuple[Hop, ...] = tuple(HOP.iter_unpack(frame[HEAD.size : end]))
+        return number, (sent_s, found), [size for (size,) in SIZE.iter_unpack(frame[end:])]
     except error:
         raise ProtocolError("a message came without its stamp") from None
-    if len(hops) > LONGEST:
-        raise ProtocolError("a message's stamp has too many hops")
-    return number, (sent_s, hops)
+
+
+def cut(frames: Sequence[memoryview]) -> list[memoryview]:
+    """The frames in pieces of at most `PIECE_BYTES`, without a copy."""
+    return [frame[at : at + PIECE_BYTES] for frame in frames for at in range(0, max(len(frame), 1), PIECE_BYTES)]
+
+
+def joined(pieces: Sequence[memoryview], sizes: Sequence[int]) -> list[memoryview]:
+    """The frames of these sizes that were cut into `pieces`; ProtocolError where they are others."""
+    left, frames = deque(pieces), []
+    for size in sizes:
+        parts = [left.popleft() for _ in range(max(-(-size // PIECE_BYTES), 1)) if left]
+        if sum(map(len, parts)) != size:
+            raise ProtocolError("a message came in other pieces than it was cut into")
+        frames.append(parts[0] if len(parts) == 1 else memoryview(b"".join(parts)))
+    if left:
+        raise ProtocolError("a message came in more pieces than it was cut into")
+    return frames
