@@ -128,12 +128,10 @@ class Doors:
         return socket
 
     def close(self) -> None:
-        """Close what is still open."""
-        for socket in self.sockets.values():
-            socket.close(linger=0)
+        """Close the sockets, and those that watch them."""
         if self._porter:
             self._porter.stop()
-        self.context.term()
+        self.context.destroy(linger=0)
 
 
 class _Only:

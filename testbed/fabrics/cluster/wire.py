@@ -3,8 +3,8 @@
 1. Nodes share no memory. So a stamp travels as one more frame of its message, which is not counted as the system's.
 2. Nor do they share a clock. Roles ask each other for the time over the same connections, as NTP does (RFC 5905,
    section 8): the answer that took the shortest time there and back tells the difference best, to half of that time.
-3. ZeroMQ encrypts a frame before any of it leaves and decrypts it when all of it has come, 20 ms a hop for 4 MB. So long
-   buffers travel in pieces: one is coded while the one before is on the wire.
+3. ZeroMQ encrypts a frame before any of it leaves and decrypts it when all of it has come, 20 ms a hop for 4 MB. So
+   long buffers travel in pieces: one is coded while the one before is on the wire.
 """
 
 from __future__ import annotations
