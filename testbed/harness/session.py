@@ -12,7 +12,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -193,9 +193,10 @@ def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInf
             facts.delay_mechanism = described.get("delay_mechanism", facts.delay_mechanism)
             facts.dilation = described.get("dilation", facts.dilation)
             facts.gate = described.get("gate", facts.gate)
+            profile = None
             if (measured := fabric.measured()) is not None:
-                facts.profile, facts.network = measured.name, _links(measured, measured.pairs)
-                save_profile(measured, folder, replace=True)
+                profile = _keep_measured(measured, folder)
+                facts.profile, facts.network = profile.stem, _links(measured, measured.pairs)
             info_file.write_info(folder, facts)
             repeats = FABRICS[facts.fabric].virtual_time and facts.compute != MEASURED
             stolen = None if repeats else Stolen()
@@ -207,9 +208,17 @@ def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInf
                         facts.notes = notes.with_warnings(
                             facts.notes, facts.delay_report, stolen.share if stolen else 0.0
                         )
+                        facts.notes = notes.of_nodes(facts.notes, facts.nodes, profile)
                         info_file.write_info(folder, facts)
             except KeyboardInterrupt:  # between two systems
                 raise Interrupted(f"stopped; go on with --resume {folder}") from None
+
+
+def _keep_measured(measured: Profile, folder: Path) -> Path:
+    """Write down what a real network was found to be, beside what it was when a run that is resumed began."""
+    before = len(list(folder.glob(f"{measured.name}*.toml")))
+    name = f"{measured.name}-{before + 1}" if before else measured.name
+    return save_profile(replace(measured, name=name), folder)
 
 
 def plays(folder: Path, facts: RunInfo) -> list[Errand]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from testbed.errors import RunError
 from testbed.fabrics.cluster.wire import Difference
@@ -36,10 +36,3 @@ def against(reference: str, nodes: Iterable[str], edges: Iterable[Edge]) -> dict
     if lost := [node for node in nodes if node not in known]:
         raise RunError(f"the clock of node {lost[0]} cannot be told: none of its roles talks to another node's")
     return known
-
-
-def in_words(clocks: Mapping[str, Difference]) -> str:
-    """How far the clocks are apart, as far as they are known."""
-    ahead = [clock.ahead_s for clock in clocks.values()]
-    worst = max(clock.error_s for clock in clocks.values())
-    return f"{max(ahead) - min(ahead):.6f} s apart, known to {1e3 * worst:.1f} ms"
