@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from testbed.errors import PeerLost, PeerTimeout, RoleDied, RunError, TestbedError
 from testbed.experiment.assembly import Assembly
@@ -289,5 +289,7 @@ def answer_of(role: str, reference: Any) -> Any:
         failure = RoleDied(f"{role} failed: {line.splitlines()[0]}", isinstance(cause, PeerLost | PeerTimeout))
         failure.add_note(str(error))
         raise failure from None
+    except ActorUnavailableError:  # Ray will know why in a while
+        raise RoleDied(f"{role}: its process cannot be reached any more", waited=True) from None
     except RayActorError as error:
         raise RoleDied(f"{role}: its process died: {str(error).splitlines()[0]}", gone=True) from None

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
+import ray
 import torch
 
 from testbed.fabrics.actors.actor import ActorNode, RoleActor
@@ -20,6 +21,8 @@ from testbed.record.events import Event
 from testbed.record.recorder import Recorder
 from testbed.roles.roles import first_of
 from testbed.roles.trail import Parcel
+
+START_TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,11 @@ class DistantRoleActor(RoleActor):
         self._node = DistantNode(place.role, self._assembly.experiment)
         self._notes = Notes()
         self._folder = TemporaryDirectory(prefix="testbed-")
+
+    @ray.method(max_task_retries=START_TRIES)
+    def ready(self) -> int:  # type: ignore[override]
+        """As the other's; asked again where the way to a new process is not there yet."""
+        return super().ready()
 
     async def listen(self) -> Sign:
         """Open a socket for each neighbour that is to connect."""

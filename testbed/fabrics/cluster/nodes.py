@@ -11,7 +11,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayError
 
 from testbed.errors import RoleDied, RunError
 from testbed.fabrics.cluster.actor import look
@@ -52,6 +52,9 @@ class Nodes:
             self._looked_s = -LOOK_S
             self.check(pids)
             if dead := _dead(actors):
+                sleep(1.0)  # Ray says of a role that it died before it says so of the node
+                self._looked_s = -LOOK_S
+                self.check(pids)
                 raise RoleDied(f"{dead[0]}: its process on node {self._spots[dead[0]].address} died")
             if monotonic() >= until_s:
                 return
@@ -89,8 +92,8 @@ def _dead(actors: Mapping[str, Any]) -> list[str]:
     for each in answered:
         try:
             ray.get(each)
-        except RayActorError:
+        except ActorDiedError:
             found.append(asked[each])
-        except RayError:  # it has failed by itself
+        except RayError:  # it has failed by itself, or cannot be reached, and Ray does not know yet why
             continue
     return found
