@@ -168,8 +168,8 @@ def run(
     systems, seeds : run only these; a system that the experiment does not name runs with its default options
     set : changed keys, e.g. {"training.steps": 50}
     scale : a `[scale]` of the file to lay over it
-    fabric : "mininet" emulates the network, "virtual" simulates it, "auto" emulates where this machine can; default:
-        the experiment's
+    fabric : "mininet" emulates the network, "virtual" simulates it, "auto" emulates where this machine can, "cluster"
+        has the roles on the nodes of `ray`'s cluster and the network that joins them; default: the experiment's
     trace : a bandwidth trace for the WAN to follow, by its name or path
     faults : what goes wrong on purpose, besides the experiment's own: sentences such as "partition us-west-1 at 20s for
         30s", or tables of `[[faults]]`

@@ -50,7 +50,11 @@ class PeerLost(RunError):
 
 
 class RoleDied(RunError):
-    """A role ended with an exception, or its process died."""
+    """A role ended with an exception, or is `gone` with its process; `waited` where it waited for another in vain."""
+
+    def __init__(self, line: str, waited: bool = False, gone: bool = False) -> None:
+        super().__init__(line)
+        self.waited, self.gone = waited, gone
 
 
 class ProtocolError(RunError):

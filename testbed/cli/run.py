@@ -30,6 +30,7 @@ examples:
   testbed run my.toml --scale paper --device cuda
   testbed run systems --timing-only --sizes results/systems/20260101-120000-virtual --set topology.wan_factor=0.5
   testbed run my.toml --ray auto
+  testbed run my.toml --fabric cluster --ray 10.0.0.1:6379
   testbed run --resume results/cifarnet/20260101-120000-virtual
 """
 
@@ -41,7 +42,8 @@ def add(commands: Commands) -> None:
     run.add_argument(
         "--fabric",
         metavar="NAME",
-        help="mininet (emulate the network), virtual (simulate it) or auto; default: the file's, which is auto",
+        help="mininet (emulate the network), virtual (simulate it), cluster (on the nodes of --ray's cluster, over "
+        "the real network) or auto; default: the file's, which is auto",
     )
     run.add_argument(
         "--sweep",

@@ -55,8 +55,8 @@ def _tune(options: argparse.Namespace) -> int:
     folder = options.out or Path("results", "tune", target)
     on, jobs = cluster(options), options.jobs or len(os.sched_getaffinity(0))
     machines.check(on, kind, [experiment])
-    with machines.joined(on, [experiment], "cpu", print) as elsewhere:
-        found = tune.tune(experiment, kind.name, budget, folder, jobs, elsewhere)
+    with machines.joined(on, kind, [experiment], "cpu", print) as elsewhere:
+        found = tune.tune(experiment, kind.name, budget, folder, jobs, elsewhere.run_all)
     to = options.to or Path(f"{target}-tuned.toml")
     write_whole(to, tune.tuned(experiment, found, budget))
     cells = [

@@ -37,6 +37,7 @@ Asked = Annotated[float, msgspec.Meta(gt=0, le=1e7)] | msgspec.UnsetType
 Dilation = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 Interval = Annotated[float, msgspec.Meta(ge=1e-3, le=1e9)]  # seconds; records grow with their number
 Patience = Annotated[float, msgspec.Meta(gt=0, le=1e7)]  # seconds, 115 days: a timer cannot be set to much more
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Part = Annotated[float, msgspec.Meta(gt=0, le=1)]
 WORKERS_AN_LPS = 5  # WeightGrad, Appendix B.2; more are a run's own choice, and its record says so
 MOST_WORKERS = 16_384  # in a region
@@ -174,6 +175,35 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gate: bool = True
 
 
+class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[cluster]`: of a run whose roles stand on the nodes of a Ray cluster (the fabric `cluster`).
+
+    Parameters
+    ----------
+    nodes : by region, the addresses of its nodes; those of no region stand where their labels say
+    encrypt : whether the roles' connections are authenticated and encrypted
+    ports : the first and the last port that they listen on; any that is free where it is not given
+    threads : of each role's math; with more than 1 sums come out in another order
+    """
+
+    nodes: dict[str, Annotated[list[str], msgspec.Meta(min_length=1)]] = {}
+    encrypt: bool = True
+    ports: Annotated[list[Port], msgspec.Meta(min_length=2, max_length=2)] | msgspec.UnsetType = msgspec.UNSET
+    threads: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+
+    def __post_init__(self) -> None:
+        if self.port_range and self.port_range[0] > self.port_range[1]:
+            raise ValueError(f"ports: {self.port_range[0]} is above {self.port_range[1]}")
+        addresses = [address for each in self.nodes.values() for address in each]
+        if twice := [address for address in addresses if addresses.count(address) > 1]:
+            raise ValueError(f"nodes: {twice[0]} stands there twice")
+
+    @property
+    def port_range(self) -> tuple[int, int] | None:
+        """`ports` as a pair; None for any."""
+        return None if isinstance(self.ports, msgspec.UnsetType) else (self.ports[0], self.ports[1])
+
+
 class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """A whole experiment file; `systems` are the options by system name, in the order they run.
 
@@ -191,6 +221,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
     network: Tcp = Tcp()
     target: Target = Target()
     run: Run = Run()
+    cluster: Cluster = Cluster()
     faults: list[Any] = []
     plugins: list[str] = []
 
@@ -246,4 +277,6 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
         for key in ("faults", "plugins"):
             if not data[key]:  # as before there were any: equal experiments, equal hashes
                 del data[key]
+        if self.cluster == Cluster():
+            del data["cluster"]
         return data

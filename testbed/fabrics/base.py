@@ -9,6 +9,7 @@ from typing import Any
 
 from testbed.record.events import Event
 from testbed.roles import state as state_file
+from testbed.wan.profile import Profile
 
 Record = Callable[[Event], None]
 Probe = Callable[[int, float, Mapping[str, Any]], None]
@@ -67,6 +68,14 @@ class Fabric(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Facts about the fabric for the run's record: `delay_mechanism`, `dilation`, `gate` where there are such."""
+        return {}
+
+    def measured(self) -> Profile | None:
+        """What its network was found to be, where that is nothing that was asked for."""
+        return None
+
+    def nodes(self) -> dict[str, Any]:
+        """What machines the roles stand on, and what is known of these so far; empty where it is this one."""
         return {}
 
     def delay_report(self) -> dict[str, Any]:

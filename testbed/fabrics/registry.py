@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # torch, which naming a fabric does not need
     from testbed.fabrics.base import Fabric
 
 ANY = "auto"
+Renamed = Callable[
+    [dict[str, Any]], dict[str, Any]
+]  # an experiment (plain data) here, as the nodes of a cluster find it
 Gate = Callable[[Any], dict[str, Any]]  # takes an emulated network, raises where it is wrong, returns what it measured
 
 
@@ -33,11 +36,13 @@ class Setting:
     assembly : the experiment's parts, for this process
     device : where the math runs, "cpu" or "cuda"
     gate : for fabrics with a network to check before a run; None for no check
+    renamed : what an experiment is on the nodes of the Ray cluster that this process has joined; None for none
     """
 
     assembly: Assembly
     device: str
     gate: Gate | None = None
+    renamed: Renamed | None = None
 
 
 class FabricKind(ABC):
@@ -47,6 +52,7 @@ class FabricKind(ABC):
     ----------
     virtual_time : whether the run's clock is the fabric's own, so that nothing on this machine disturbs it
     one_process : whether all roles are played in the process that opens the fabric
+    on_nodes : whether the roles of a run stand on the nodes of a Ray cluster, which is joined before
     device : what a computation is charged where the experiment leaves that open
     rank : "auto" takes the fabric of the lowest rank that can run; None: it is taken only by its name
     """
@@ -54,6 +60,7 @@ class FabricKind(ABC):
     name: ClassVar[str] = ""
     virtual_time: ClassVar[bool] = False
     one_process: ClassVar[bool] = False
+    on_nodes: ClassVar[bool] = False
     device: ClassVar[str] = MEASURED
     rank: ClassVar[int | None] = None
 
@@ -73,6 +80,9 @@ class FabricKind(ABC):
     def cannot_run_here(self) -> str:
         """Why this machine cannot run it; "" where it can."""
         return ""
+
+    def check_nodes(self, experiment: Experiment) -> None:  # noqa: B027 - most have no such need
+        """Raise InputError where the cluster that was joined has no nodes for the experiment."""
 
     def one_at_a_time(self, experiment: Experiment) -> str:
         """Why systems and seeds cannot be played at once; "" where they can."""

@@ -26,7 +26,7 @@ from testbed.files import new_folder, plain_name
 from testbed.harness import closing, cluster, session, sweep
 from testbed.harness.cluster import Cluster
 from testbed.harness.lock import held
-from testbed.harness.pool import RunAll
+from testbed.harness.pool import HERE, Elsewhere
 from testbed.record import info as info_file
 from testbed.record import series
 from testbed.record.info import RunInfo
@@ -117,7 +117,7 @@ def launch(points: Sequence[Point], wishes: Wishes) -> Path:
         command=wishes.command,
         notes=(why,) if why and kind.virtual_time else (),
     )
-    with cluster.joined(wishes.cluster, experiments, wishes.device, say) as elsewhere:
+    with cluster.joined(wishes.cluster, kind, experiments, wishes.device, say) as elsewhere:
         if len(points) > 1:
             folder = new_folder(request.results / request.target, session.new_id(kind.name))
             sweep.begin(points, request, folder)
@@ -140,12 +140,12 @@ def relaunch(
     played = [stored.experiment] if isinstance(stored, RunInfo) else list(stored.points.values())
     experiments = [from_dict(each, str(folder)) for each in played] if on else []
     cluster.check(on, kind, experiments)
-    with cluster.joined(on, experiments, stored.device.partition(" ")[0], say or print) as elsewhere:
+    with cluster.joined(on, kind, experiments, stored.device.partition(" ")[0], say or print) as elsewhere:
         _play(folder, kind, jobs, quiet, say, elsewhere)
 
 
 def _play(
-    folder: Path, kind: FabricKind, jobs: int | None, quiet: bool, say: Say | None, elsewhere: RunAll | None = None
+    folder: Path, kind: FabricKind, jobs: int | None, quiet: bool, say: Say | None, elsewhere: Elsewhere = HERE
 ) -> None:
     """Play what is prepared in `folder`, where its fabric can be opened."""
     command = interpreter.testbed("run", "--resume", str(folder))
@@ -207,7 +207,7 @@ def _close(folder: Path, unfinished: Sequence[Path], why: str, quiet: bool) -> N
         )
 
 
-def _play_series(folder: Path, jobs: int | None, quiet: bool, elsewhere: RunAll | None) -> None:
+def _play_series(folder: Path, jobs: int | None, quiet: bool, elsewhere: Elsewhere) -> None:
     """Play all runs of a series that are still to play, and set them side by side, however it ends."""
     try:
         sweep.play(folder, jobs, lambda place, play: _report_on(place, play, quiet), elsewhere)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from testbed.experiment.schema import WORKERS_AN_LPS, Experiment
 from testbed.wan.trace import LATE_S
 
+ROLES, CLOCKS = "Its", "The nodes' clocks"  # how notes begin
 STOLEN = 0.01  # of the cores' time; beyond it a run that measures says so
 
 
@@ -33,6 +36,28 @@ def faults_without_effect(experiment: Experiment) -> list[str]:
                 untouched.append(system)
         if untouched:
             said.append(f"Fault {number} ({fault.about}) touches nothing that is used by {', '.join(untouched)}.")
+    return said
+
+
+def of_nodes(notes: list[str], nodes: Mapping[str, Any], profile: Path | None) -> list[str]:
+    """The run's notes, with what is to be known where its roles stood on the nodes of a cluster."""
+    if not nodes:
+        return notes
+    addresses = dict.fromkeys(nodes["roles"].values())
+    said = [note for note in notes if not note.startswith((ROLES, CLOCKS))]
+    said.append(f"{ROLES} {len(nodes['roles'])} roles stood on {len(addresses)} nodes, on the network that joins them.")
+    if profile is not None:
+        said[-1] += f" What it was like before: {profile.name}, a profile with which an emulated run repeats this one."
+    if not nodes["encrypted"]:
+        said[-1] += " Messages were neither encrypted nor authenticated."
+    clocks = nodes["clocks"].values()
+    if clocks:
+        apart_ms = max(each["ahead_ms"] for each in clocks) - min(each["ahead_ms"] for each in clocks)
+        error_ms = max(each["error_ms"] for each in clocks)
+        said.append(
+            f"{CLOCKS} differed by {apart_ms / 1e3:,.3f} s, which was set right to {error_ms:.1f} ms: so far may be off"
+            " what a step spent on links."
+        )
     return said
 
 

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from testbed.errors import Interrupted, RunError, TestbedError, of_file
+from testbed.fabrics.registry import Renamed
 
 SAFE_PATH = "PYTHONSAFEPATH"  # as `python -P`, for processes whose command line is not ours
 _context = multiprocessing.get_context("spawn")
@@ -45,6 +46,23 @@ class Errand:
 
 RunAll = Callable[[Sequence[Errand]], None]
 """Does errands, several at once; when one fails no other begins, and the failure is raised (RunError)."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What a cluster that was joined does for a run: it plays whole systems and seeds, or has the roles of one.
+
+    Parameters
+    ----------
+    run_all : does errands on its nodes
+    renamed : an experiment as its nodes find it, for a fabric whose roles stand there
+    """
+
+    run_all: RunAll | None = None
+    renamed: Renamed | None = None
+
+
+HERE = Elsewhere()
 
 
 def run_all(errands: Sequence[Errand], processes: int) -> None:

@@ -12,7 +12,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from testbed.files import new_folder, reserving
 from testbed.harness import checkpoint, divergence, notes
 from testbed.harness.checkpoint import Checkpoint, Clock
 from testbed.harness.lock import held_too
-from testbed.harness.pool import Errand, RunAll, run_all, signals_interrupt
+from testbed.harness.pool import HERE, Elsewhere, Errand, RunAll, run_all, signals_interrupt
 from testbed.record import frames, lines
 from testbed.record import info as info_file
 from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
@@ -45,6 +45,8 @@ from testbed.report.live import Progress
 from testbed.report.numbers import reached
 from testbed.report.numbers.asked import Target, reported
 from testbed.roles.compute import MEASURED
+from testbed.wan.profile import Link, Pair, Profile
+from testbed.wan.store import save_profile
 from testbed.workloads import Workload
 from testbed.workloads.evaluation import Evaluation
 from testbed.workloads.sized import SizedWorkload
@@ -83,12 +85,6 @@ def prepare(experiment: Experiment, request: Request) -> Path:
     began = datetime.now().astimezone()
     folder = request.folder or new_folder(request.results / request.target, new_id(request.fabric))
     folder.mkdir(exist_ok=True)
-    profile = experiment.plan.profile
-    network = {
-        f"{a}>{b}": LinkInfo(goodput_mbit=link.goodput_mbit, rtt_ms=link.rtt_ms)
-        for (a, b), link in experiment.plan.wan.items()
-    }
-    network["lan"] = LinkInfo(goodput_mbit=profile.lan.goodput_mbit, rtt_ms=profile.lan.rtt_ms)
     as_dict = experiment.as_dict()
     facts = RunInfo(
         run_id=folder.name,
@@ -97,7 +93,7 @@ def prepare(experiment: Experiment, request: Request) -> Path:
         experiment_hash=info_file.hash_of(as_dict),
         plugins=[PluginInfo(name=each.name, sha256=each.sha256) for each in plugins.loaded()],
         profile=experiment.topology.profile,
-        network=network,
+        network=_links(experiment.plan.profile, experiment.plan.wan),
         topology=as_dict["topology"],
         fabric=request.fabric,
         delay_mechanism=MODELLED_NETWORK,
@@ -119,6 +115,12 @@ def prepare(experiment: Experiment, request: Request) -> Path:
     return folder.resolve()
 
 
+def _links(profile: Profile, wan: Mapping[Pair, Link]) -> dict[str, LinkInfo]:
+    """The links between regions, and "lan"."""
+    links = {f"{a}>{b}": link for (a, b), link in wan.items()} | {"lan": profile.lan}
+    return {name: LinkInfo(goodput_mbit=link.goodput_mbit, rtt_ms=link.rtt_ms) for name, link in links.items()}
+
+
 def _metric_info(workload: Workload | SizedWorkload) -> MetricInfo:
     """The workload's main metric."""
     name = workload.main_metric
@@ -131,12 +133,12 @@ def _fidelity(results: Path, profile: str) -> dict[str, Any]:
     return fidelity_report.evidence(results / "fidelity", profile, platform.release())
 
 
-def ready(folder: Path, jobs: int | None = None, elsewhere: RunAll | None = None) -> Callable[[], None]:
+def ready(folder: Path, jobs: int | None = None, elsewhere: Elsewhere = HERE) -> Callable[[], None]:
     """What plays all that is still to be played of the run in `folder`, from each system's and seed's last checkpoint.
 
-    `jobs` systems and seeds are played at once, each in a process of its own; None: as many as make sense. Where
-    `elsewhere` is given, it plays them. What is returned raises RunError when the run fails or is stopped; what was
-    recorded stays.
+    `jobs` systems and seeds are played at once, each in a process of its own; None: as many as make sense. A cluster
+    that was joined may play them `elsewhere`. What is returned raises RunError when the run fails or is stopped; what
+    was recorded stays.
 
     Raises
     ------
@@ -159,8 +161,10 @@ def ready(folder: Path, jobs: int | None = None, elsewhere: RunAll | None = None
         note = f"It began at commit {began[:10]} and went on at {goes_on[:10]}."
         facts.notes += [] if note in facts.notes else [note]
         info_file.write_info(folder, facts)
-    at_once = elsewhere or (partial(run_all, processes=chosen) if chosen > 1 else None)
-    return partial(_run, folder.resolve(), experiment, assembly, facts, at_once)
+    if elsewhere.run_all is not None or chosen > 1:
+        at_once = elsewhere.run_all or partial(run_all, processes=chosen)
+        return lambda: play_at_once(plays(folder.resolve(), facts), at_once, folder.resolve())
+    return partial(_run, folder.resolve(), experiment, assembly, facts, elsewhere)
 
 
 def choose_jobs(experiment: Experiment, kind: FabricKind, jobs: int | None) -> int:
@@ -182,16 +186,17 @@ def choose_jobs(experiment: Experiment, kind: FabricKind, jobs: int | None) -> i
     return jobs
 
 
-def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInfo, at_once: RunAll | None) -> None:
-    if at_once is not None:
-        play_at_once(plays(folder, facts), at_once, folder)
-        return
+def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInfo, elsewhere: Elsewhere) -> None:
     with signals_interrupt(), threads(1):
-        with _open_fabric(facts.fabric, assembly, _torch_device(facts)) as fabric:
+        with _open_fabric(facts.fabric, assembly, _torch_device(facts), elsewhere) as fabric:
             described = fabric.describe()
             facts.delay_mechanism = described.get("delay_mechanism", facts.delay_mechanism)
             facts.dilation = described.get("dilation", facts.dilation)
             facts.gate = described.get("gate", facts.gate)
+            profile = None
+            if (measured := fabric.measured()) is not None:
+                profile = _keep_measured(measured, folder)
+                facts.profile, facts.network = profile.stem, _links(measured, measured.pairs)
             info_file.write_info(folder, facts)
             repeats = FABRICS[facts.fabric].virtual_time and facts.compute != MEASURED
             stolen = None if repeats else Stolen()
@@ -199,13 +204,21 @@ def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInf
                 for seed in experiment.run.seeds:
                     for system in experiment.systems:
                         _Play(folder, facts, assembly, fabric, system, seed).run()
-                        facts.delay_report = fabric.delay_report()
+                        facts.delay_report, facts.nodes = fabric.delay_report(), fabric.nodes()
                         facts.notes = notes.with_warnings(
                             facts.notes, facts.delay_report, stolen.share if stolen else 0.0
                         )
+                        facts.notes = notes.of_nodes(facts.notes, facts.nodes, profile)
                         info_file.write_info(folder, facts)
             except KeyboardInterrupt:  # between two systems
                 raise Interrupted(f"stopped; go on with --resume {folder}") from None
+
+
+def _keep_measured(measured: Profile, folder: Path) -> Path:
+    """Write down what a real network was found to be, beside what it was when a run that is resumed began."""
+    before = len(list(folder.glob(f"{measured.name}*.toml")))
+    name = f"{measured.name}-{before + 1}" if before else measured.name
+    return save_profile(replace(measured, name=name), folder)
 
 
 def plays(folder: Path, facts: RunInfo) -> list[Errand]:
@@ -408,7 +421,7 @@ class _Play:
         info_file.write_info(self.folder, self.info)
 
 
-def _open_fabric(name: str, assembly: Assembly, device: str) -> Fabric:
+def _open_fabric(name: str, assembly: Assembly, device: str, elsewhere: Elsewhere = HERE) -> Fabric:
     experiment = assembly.experiment
 
     def check(network: Any) -> dict[str, Any]:
@@ -416,7 +429,7 @@ def _open_fabric(name: str, assembly: Assembly, device: str) -> Fabric:
 
         return gate.check(network, used=experiment.roles.wan_pairs).record()
 
-    return FABRICS.find(name).open(Setting(assembly, device, check if experiment.run.gate else None))
+    return FABRICS.find(name).open(Setting(assembly, device, check if experiment.run.gate else None, elsewhere.renamed))
 
 
 def new_id(fabric: str) -> str:

@@ -20,7 +20,7 @@ from testbed.experiment.schema import Experiment
 from testbed.fabrics.registry import FABRICS
 from testbed.harness import session
 from testbed.harness.lock import held
-from testbed.harness.pool import Errand, RunAll
+from testbed.harness.pool import HERE, Elsewhere, Errand
 from testbed.record.info import DONE, ResultInfo, RunInfo, read_info, write_facts
 from testbed.record.info import FILE_NAME as RUN_FILE
 from testbed.record.series import FILE_NAME, SeriesInfo, read
@@ -49,19 +49,19 @@ def begin(points: Sequence[Point], request: session.Request, folder: Path) -> Pa
     return folder
 
 
-def play(folder: Path, jobs: int | None, report: Report, elsewhere: RunAll | None = None) -> None:
+def play(folder: Path, jobs: int | None, report: Report, elsewhere: Elsewhere = HERE) -> None:
     """Play what is still to be played; `report` plays one run, given its folder and what does it, and reports on it.
 
-    `elsewhere` plays all runs of the series at once, before the first report; None: run by run, here.
+    A cluster that was joined may play all runs of the series at once, `elsewhere`, before the first report.
     """
     stored = read(folder)
     experiments = {label: from_dict(data, str(folder / FILE_NAME)) for label, data in stored.points.items()}
     failure = None
-    if elsewhere is not None:
+    if elsewhere.run_all is not None:
         for label, experiment in experiments.items():
             _prepare(folder, stored, label, experiment)
         try:
-            session.play_at_once(_plays(folder, stored), elsewhere, folder)
+            session.play_at_once(_plays(folder, stored), elsewhere.run_all, folder)
         except TestbedError as error:
             failure = error
     for label, experiment in experiments.items():
@@ -73,7 +73,7 @@ def play(folder: Path, jobs: int | None, report: Report, elsewhere: RunAll | Non
                     _copy(folder / first / system / f"seed-{seed}", place / system / f"seed-{seed}")
             if failure is not None and session.plays(place, read_info(place, RunInfo)):
                 report(place, partial(_fail, failure))
-            report(place, session.ready(place, jobs))
+            report(place, session.ready(place, jobs, Elsewhere(renamed=elsewhere.renamed)))
 
 
 def _fail(failure: TestbedError) -> None:

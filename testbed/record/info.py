@@ -123,6 +123,9 @@ class RunInfo(msgspec.Struct, kw_only=True):
     ] = {}  # what was measured of the emulated links before the run; {"skipped": true} with --no-gate
     fidelity: dict[str, Any] = {}  # the newest fidelity record for this profile and kernel: path, date, figures, missed
     delay_report: dict[str, Any] = {}  # of the delay stage: frames lost, how late they left; of a trace's changes, too
+    nodes: dict[
+        str, Any
+    ] = {}  # of a cluster, where the roles stood on such: addresses by role, clocks, encrypted or not
     dilation: float = 1.0
     compute: str = ""  # "measured", or the modelled device: "m60"
     device: str = ""  # where the math ran: "cpu", "cuda:0 (NVIDIA H100)"

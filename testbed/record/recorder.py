@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -90,11 +92,21 @@ class Recorder:
         line = lines.encode(event)
         if isinstance(event, RunEnded) and lines.is_torn(self.folder / lines.FILE_NAME):
             line = b"\n" + line  # the disk was full in the middle of one
-        try:
-            if self._file.write(line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if isinstance(event, Checkpointed):
+        self.append(line)
+        if isinstance(event, Checkpointed):
+            with self._writing():
                 os.fsync(self._file.fileno())
+
+    def append(self, lines: bytes) -> None:
+        """Append whole lines, which another machine has made of events. Raises as `record` does."""
+        with self._writing():
+            if self._file.write(lines) != len(lines):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise RunError(f"{self._file.name}: cannot write the record: {error.strerror or error}") from None
 

@@ -120,3 +120,8 @@ def kind_of(name: str) -> str:
     """The kind of a role by its host name: "worker", "lps" or "gs"."""
     role = name.rpartition("/")[2]
     return role if role in ("lps", "gs") else "worker"
+
+
+def first_of(role: str, peer: str) -> str:
+    """Of two roles the one nearer to the root, to which the other connects."""
+    return min(role, peer, key=lambda name: (("gs", "lps", "worker").index(kind_of(name)), name))

@@ -43,7 +43,12 @@ class Tcp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def is_free(self) -> bool:
         """Whether TCP costs nothing."""
-        return self.tcp_window_kb is None and not self.slow_start
+        return not self.asked
+
+    @property
+    def asked(self) -> list[str]:
+        """The keys that ask for something."""
+        return [key for key, value in msgspec.structs.asdict(self).items() if value]
 
 
 def retry_s(since_s: float, now_s: float, rtt_s: float) -> float:

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +21,8 @@ import pytest
 from small_runs import plain, toml
 
 from testbed.cli import main
+from testbed.record.reader import load
+from testbed.wan import profile as profiles
 
 ray_cluster = pytest.importorskip("ray.cluster_utils", reason="ray is of the extra `emulation`")
 PLUGIN = """
@@ -260,9 +263,60 @@ def test_settings_are_searched_there_as_at_home(folder: Path, ray: Any) -> None:
         assert (folder / "ray" / trial.relative_to(folder / "jobs")).read_bytes() == trial.read_bytes()
 
 
+ROLES = [
+    *("--fabric", "cluster", "--systems", "baseline"),
+    *("--set", 'cluster.nodes={a = ["127.0.0.3"], b = ["127.0.0.4"]}'),
+]
+
+
+@pytest.mark.slow
+def test_the_roles_of_a_run_stand_on_nodes(folder: Path, ray: Any) -> None:
+    """The losses of the virtual fabric; what joined the nodes is a profile; the record says who stood where."""
+    write(folder / "mine.toml", 0.0, more="")
+    done = run("mine.toml", "--ray", ray.address, *ROLES, "--quiet", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    done = run("mine.toml", "--fabric", "virtual", "--systems", "baseline", "--quiet", "--out", "home", "--jobs", "1")
+    assert done.returncode == 0, done.stderr
+    here, there = load(only(folder / "out")), load(only(folder / "home"))
+    for one, other in zip(here.results, there.results, strict=True):
+        assert one.status == "finished"
+        assert one.steps["loss"].tolist() == other.steps["loss"].tolist()
+        assert one.link_bytes == other.link_bytes
+    measured = profiles.load(str(here.folder / "measured-network.toml"))
+    assert set(measured.pairs) == {("a", "b"), ("b", "a")} and measured.lan_assumed
+    assert here.info.nodes["roles"]["a/w0"] == "127.0.0.3" and here.info.nodes["roles"]["b/gs"] == "127.0.0.4"
+    assert any("stood on 2 nodes" in note for note in here.info.notes)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_role_whose_process_dies_ends_the_run_with_its_name(folder: Path, ray: Any) -> None:
+    """Its record ends properly, and it is resumed to the losses of a run that nothing befell."""
+    write(folder / "mine.toml", 0.05, more="")
+    command = [*TESTBED, "mine.toml", "--ray", ray.address, *ROLES, "--seeds", "0", "--quiet", "--out", "out"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as driver:
+        until_s = time.monotonic() + 200
+        while not any(True for _ in folder.glob("out/*/*/baseline/seed-0/checkpoint-4/clock.json")):
+            assert driver.poll() is None and time.monotonic() < until_s
+            time.sleep(0.02)
+        victims = [path.parent for path in Path("/proc").glob("[0-9]*/comm") if "ray::DistantRol" in path.read_text()]
+        os.kill(int(victims[0].name), signal.SIGKILL)
+        assert driver.stderr is not None
+        said = driver.stderr.read()
+    assert driver.returncode == 1
+    assert re.search(r"[ab]/(w0|lps|gs): its process on node 127\.0\.0\.[34] died", said), said
+    assert load(only(folder / "out")).results[0].status == "failed"
+    done = run("--resume", str(only(folder / "out")), "--ray", ray.address, "--quiet")
+    assert done.returncode == 0, done.stderr
+    result = load(only(folder / "out")).results[0]
+    assert result.status == "finished" and result.steps["step"].tolist() == list(range(8))
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        (["--fabric", "cluster"], "the cluster fabric plays on the nodes of a Ray cluster; say which with --ray"),
+        (["--fabric", "cluster", "--ray", "auto", "--storage", "."], "checkpoints are kept with the run's records"),
         (["--ray", "127.0.0.1:1"], "--ray 127.0.0.1:1: no Ray answers there"),
         (["--ray", "here"], "--ray here: neither auto nor HOST:PORT"),
         (["--ray", "ray://10.0.0.1:10001"], "run this on a node of the cluster"),

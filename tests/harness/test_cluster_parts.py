@@ -14,8 +14,9 @@ from small_runs import plain
 
 from testbed.errors import RunError
 from testbed.experiment.load import from_dict
-from testbed.harness.cluster import archive, fitness
-from testbed.harness.cluster.baggage import Baggage
+from testbed.fabrics.cluster import fitness
+from testbed.fabrics.cluster.baggage import Baggage
+from testbed.harness.cluster import archive
 from testbed.workloads import Arrays
 from testbed.workloads.fingerprint import fingerprint
 

@@ -1,4 +1,4 @@
-"""One role as a Ray actor: its coroutines, its clock, and its connections on a Mininet host."""
+"""One role as a Ray actor: its coroutines, its clock, and its connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from testbed.experiment.assembly import Assembly
 from testbed.experiment.load import from_dict
 from testbed.fabrics.actors.line import Endpoint
 from testbed.fabrics.actors.silence import Doing
-from testbed.fabrics.actors.wire import Wire
+from testbed.fabrics.actors.wire import HostWire, Wire
 from testbed.fabrics.base import probe_folder, state_path
 from testbed.record.events import Event, Overrun
 from testbed.record.recorder import Recorder
@@ -45,17 +45,16 @@ class Place:
     dilation: float
 
 
-class EmulatedNode(Node):
-    """A role on the machine's own clock, divided by the dilation factor."""
+class ActorNode(Node):
+    """A role on the machine's own clock, divided by the dilation factor; what made it gives it its `wire`."""
 
-    def __init__(self, place: Place, experiment: Any, max_bytes: int) -> None:
-        super().__init__(place.role, experiment.roles, experiment.run.patience_s)
-        schedule = experiment.schedule
-        broken = [peer for peer in place.endpoints if schedule and (self.name, peer) in schedule.broken]
-        self.wire = Wire(place.netns_pid, place.endpoints, self, max_bytes, broken)
+    wire: Wire
+
+    def __init__(self, role: str, experiment: Any, dilation: float = 1.0) -> None:
+        super().__init__(role, experiment.roles, experiment.run.patience_s)
         self.recorder: Recorder | None = None
         self._device = compute_model(experiment.compute.device).device
-        self._dilation = place.dilation
+        self._dilation = dilation
         self._start_s = 0.0  # this machine's monotonic clock when the run's clock stood at 0
         self._computing = False
         self._active_s = monotonic()  # when it last computed, or something came
@@ -133,13 +132,16 @@ def warm_up(experiment: str) -> None:
 
 
 class RoleActor:
-    """The Ray actor. It outlives the system and seed it plays: connections and data set stay open."""
+    """The Ray actor, on a host of an emulated network; the system and seed it plays come and go.
 
-    def __init__(self, experiment: dict[str, Any], device: str, place: Place) -> None:
+    Connections and data set stay open meanwhile.
+    """
+
+    def __init__(self, experiment: dict[str, Any], device: str, place: Any) -> None:
         torch.set_num_threads(1)
         self._assembly = assembled(json.dumps(experiment), device)
         self._place = place
-        self._node: EmulatedNode
+        self._node: ActorNode
         self._system: System
         self._state: Any
         self._probes: dict[int, tuple[float, Any]] = {}  # by step: when, and the state
@@ -150,18 +152,29 @@ class RoleActor:
 
     async def connect(self) -> None:
         """Open the connections to all neighbours and warm them up; every role must be told so at once."""
-        size_bytes = 4 * self._assembly.workload.layout.size
+        experiment, place = self._assembly.experiment, self._place
+        schedule = experiment.schedule
+        self._node = ActorNode(place.role, experiment, place.dilation)
+        broken = [peer for peer in place.endpoints if schedule and (place.role, peer) in schedule.broken]
+        self._node.wire = HostWire(place.netns_pid, place.endpoints, self._node, self._max_bytes, broken)
+        await self._connected()
+
+    @property
+    def _max_bytes(self) -> int:
+        """Of a frame."""
+        return 2 * 4 * self._assembly.workload.layout.size + (1 << 21)
+
+    async def _connected(self) -> None:
         experiment = self._assembly.experiment
-        self._node = EmulatedNode(self._place, experiment, max_bytes=2 * size_bytes + (1 << 21))
         if (schedule := experiment.schedule) is not None:
-            self._node.pace, self._node.mortal = schedule.pace_of(self._place.role), schedule.mortal
+            self._node.pace, self._node.mortal = schedule.pace_of(self._node.name), schedule.mortal
         await self._node.wire.start()
 
     async def begin(
         self, system: str, seed: int, checkpoint: str | None, records: str, probe_steps: int | None
     ) -> None:
         """Prepare the role's state for a system and seed, and join the records of that run."""
-        name = self._place.role
+        name = self._node.name
         self._system = self._assembly.system(system, seed)
         self._node.join(self._system.task.roles)
         self._node.probe, self._node.probe_steps = None, probe_steps or 1
@@ -173,10 +186,14 @@ class RoleActor:
             state_file.load(state_path(Path(checkpoint), name), self._state)
         if self._node.recorder is not None:
             self._node.recorder.close()
-        self._node.recorder = Recorder.join(Path(records))
+        self._node.recorder = self._recorder(records)
         if name in self._node.roles.workers:  # the first gradient compiles, allocates and opens the data
             learner = self._system.task.learner(self._node.roles.workers.index(name))
             learner.gradient(self._system.task.initial, 0)
+
+    def _recorder(self, records: str) -> Recorder:
+        """What takes this role's events."""
+        return Recorder.join(Path(records))
 
     async def segment(self, stop_at: int, monotonic_s: float, clock_s: float) -> float:
         """Play the role until step `stop_at`; the run's clock shows `clock_s` at `monotonic_s`. Returns the clock."""
@@ -184,7 +201,7 @@ class RoleActor:
         self._node.ledger.timeline_steps = 0 if clock_s else self._assembly.experiment.run.timeline_steps
         await asyncio.sleep(max(monotonic_s - monotonic(), 0.0))
         schedule = self._assembly.experiment.schedule
-        deaths = schedule.deaths_of(self._place.role) if schedule else None
+        deaths = schedule.deaths_of(self._node.name) if schedule else None
         await play_system(self._node, self._system, self._state, stop_at, deaths)
         return self._node.now()
 
@@ -202,7 +219,7 @@ class RoleActor:
 
     async def save(self, folder: str) -> dict[int, float]:
         """Write the role's state, and those it has handed in as probes since the last time: when, by their step."""
-        role = self._place.role
+        role = self._node.name
         state_file.save(state_path(Path(folder), role), self._state)
         times_s = {}
         for step, (time_s, state) in self._probes.items():

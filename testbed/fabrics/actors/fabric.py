@@ -1,13 +1,13 @@
 """Plays roles as Ray actors: starts them, brings each system and seed to them, watches a segment, ends them.
 
 What network lies between the actors is the subclass's: where each role stands, and what is watched and recorded of the
-links while a segment plays.
+links while a segment plays. So is how files get to and from the actors.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from shutil import rmtree
@@ -15,19 +15,15 @@ from time import monotonic
 from typing import Any, Protocol
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
-from testbed.emulation import processes
-from testbed.errors import RoleDied, RunError, TestbedError
+from testbed.errors import PeerLost, PeerTimeout, RoleDied, RunError, TestbedError
 from testbed.experiment.assembly import Assembly
-from testbed.fabrics.actors.actor import Place, RoleActor
-from testbed.fabrics.actors.engine import Engine
 from testbed.fabrics.actors.silence import MARGIN_S, Doing, Silence
 from testbed.fabrics.base import Fabric, SavedStates, TraceEnded, probe_folder
 from testbed.record import lines
 from testbed.systems import System
 
-LEAD_S = 0.2  # actors are told this long before a segment when it starts
 START_S, START_EACH_S = 60.0, 30.0  # for processes to import torch, side by side on cores that may be few and busy
 LOOK_S = 1.0  # so often is looked whether what a run stands on is there
 ANSWER_S = 5.0  # a role that computes does not answer meanwhile
@@ -55,6 +51,25 @@ class Meter(Protocol):
     def close(self, clock_s: float) -> None: ...
 
 
+class Engine(Protocol):
+    """What the roles' processes stand on; `pids` are theirs, by role."""
+
+    def check(self, pids: Mapping[str, int]) -> None:
+        """Raise RunError where a part of it, or one of the processes, died; where a part of it is stopped."""
+
+    def find_cause(self, error: RunError, pids: Mapping[str, int], actors: Mapping[str, Any]) -> None:
+        """Raise RunError where something that stands still, or is gone, has made a role fail with `error`."""
+
+    def look(self, pids: Mapping[str, int]) -> dict[str, tuple[float, str]]:
+        """How long each process has worked (seconds), and what ails it: "died", "is stopped" or ""."""
+
+    def end(self, actors: Iterable[Any], pids: Collection[int]) -> None:
+        """End the actors."""
+
+    def close(self) -> None:
+        """Let go of it; safe to call twice."""
+
+
 class ActorFabric(Fabric):
     """A fabric whose roles are Ray actors.
 
@@ -66,9 +81,11 @@ class ActorFabric(Fabric):
     Attributes
     ----------
     dilation : real seconds per second of the run's clock
+    lead_s : actors are told this long before a segment when it starts
     """
 
     dilation = 1.0
+    lead_s = 0.2
 
     def __init__(self, assembly: Assembly, device: str) -> None:
         self.record = self.observe = lambda event: None
@@ -86,8 +103,8 @@ class ActorFabric(Fabric):
     # What the network decides
 
     @abstractmethod
-    def _places(self) -> Mapping[str, Place]:
-        """Where each role stands."""
+    def _start_actors(self) -> dict[str, Any]:
+        """A new actor for each role."""
 
     @abstractmethod
     def _meter(self, start_s: float) -> Meter:
@@ -103,10 +120,14 @@ class ActorFabric(Fabric):
 
     # The roles
 
-    def _start_roles(self) -> None:
-        self._actors = self._playing = _start_actors(self._assembly, self._device, self._places())
-        self._pids = self._all("ready", within_s=self._starting_s)
+    def _join_actors(self) -> None:
+        """Have the new actors connect to each other."""
         self._all("connect", within_s=self._starting_s)
+
+    def _start_roles(self) -> None:
+        self._actors = self._playing = self._start_actors()
+        self._pids = self._all("ready", within_s=self._starting_s)
+        self._join_actors()
 
     @property
     def _starting_s(self) -> float:
@@ -125,11 +146,15 @@ class ActorFabric(Fabric):
         self._clock_s = clock_s
         self._events = lines.Follower(records / lines.FILE_NAME)
         steps = self.probe_steps if self.probe is not None else None
+        self._prepare(system, seed, checkpoint, records, steps)
+
+    def _prepare(self, system: str, seed: int, checkpoint: Path | None, records: Path, steps: int | None) -> None:
+        """Have the roles begin; `steps` is between two probes."""
         kept = str(checkpoint) if checkpoint else None
         self._all("begin", system, seed, kept, str(records), steps, within_s=self._starting_s)
 
     def segment(self, stop_at: int) -> float:
-        start_s = monotonic() + LEAD_S
+        start_s = monotonic() + self.lead_s
         meter = self._meter(start_s)
         try:
             with self._changing(start_s):
@@ -148,12 +173,12 @@ class ActorFabric(Fabric):
         return self._clock_s
 
     def _play(self, stop_at: int, start_s: float, meter: Meter) -> list[float]:
-        pending = {actor.segment.remote(stop_at, start_s, self._clock_s): role for role, actor in self._playing.items()}
+        pending = self._started(stop_at, start_s)
         silence = Silence(self._experiment.run.patience_s * self.dilation + MARGIN_S)
         clocks = []
         while pending:
             for reference in self._done(pending, meter.until_next_s()):
-                clocks.append(_answer(pending.pop(reference), reference))
+                clocks.append(answer_of(pending.pop(reference), reference))
                 silence.heard()
             meter.watch()
             meter.sample_when_due()
@@ -167,6 +192,10 @@ class ActorFabric(Fabric):
                 silence.judge(self._doing())
         return clocks
 
+    def _started(self, stop_at: int, start_s: float) -> dict[Any, str]:
+        """Ray's references to the segments that the roles play from `start_s` on."""
+        return {actor.segment.remote(stop_at, start_s, self._clock_s): role for role, actor in self._playing.items()}
+
     def _done(self, pending: Mapping[Any, str], timeout_s: float) -> list[Any]:
         """Of the calls under way those that are answered, within a second or `timeout_s`."""
         assert self._engine
@@ -176,14 +205,15 @@ class ActorFabric(Fabric):
 
     def _doing(self) -> dict[str, Doing]:
         """What each role is at; one that cannot be asked may compute."""
-        before_s = {role: processes.worked_s(pid) for role, pid in self._pids.items()}
+        assert self._engine
+        before = self._engine.look(self._pids)
         asked: dict[Any, str] = {actor.doing.remote(): role for role, actor in self._playing.items()}
         answered, mute = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
-        doing: dict[str, Doing] = {asked[each]: _answer(asked[each], each) for each in answered}
-        for role in (asked[each] for each in mute):
-            pid = self._pids[role]
-            works = processes.worked_s(pid) - before_s[role] > WORKING * ANSWER_S
-            doing[role] = Doing(monotonic() if works else 0.0, ailment=processes.ailment(pid) or "does not answer")
+        doing: dict[str, Doing] = {asked[each]: answer_of(asked[each], each) for each in answered}
+        now = self._engine.look({asked[each]: self._pids[asked[each]] for each in mute}) if mute else {}
+        for role, (worked_s, ailment) in now.items():
+            works = worked_s - before[role][0] > WORKING * ANSWER_S
+            doing[role] = Doing(monotonic() if works else 0.0, ailment=ailment or "does not answer")
         return doing
 
     def _find_cause(self, error: RunError) -> None:
@@ -192,7 +222,7 @@ class ActorFabric(Fabric):
         try:
             self._engine.check(self._pids)
             self._check_network()
-            self._engine.check_running(self._pids)
+            self._engine.find_cause(error, self._pids, self._actors)
         except RunError as cause:
             if str(cause) != str(error):
                 cause.add_note(f"seen by a role as: {error}")
@@ -200,7 +230,7 @@ class ActorFabric(Fabric):
 
     def save(self, folder: Path) -> None:
         times_s: dict[int, list[float]] = {}
-        for of_role in self._all("save", str(folder)).values():
+        for of_role in self._saved(folder):
             for step, time_s in of_role.items():
                 times_s.setdefault(step, []).append(time_s)
         for step, when_s in sorted(times_s.items()):
@@ -209,23 +239,35 @@ class ActorFabric(Fabric):
                 self.probe(step, max(when_s), self.states(probe_folder(folder, step)))
             rmtree(probe_folder(folder, step))
 
+    def _saved(self, folder: Path) -> Iterable[Mapping[int, float]]:
+        """Have all roles' files written to `folder`; when each role had made the steps of its probes."""
+        return self._all("save", str(folder)).values()
+
     def states(self, folder: Path) -> Mapping[str, Any]:
         return SavedStates(folder, self._system.initial_state, self._system.task.roles.all)
 
-    def _all(self, method: str, *arguments: Any, within_s: float | None = None) -> dict[str, Any]:
+    def _all(
+        self,
+        method: str,
+        *arguments: Any,
+        within_s: float | None = None,
+        own: Mapping[str, tuple[Any, ...]] | None = None,
+    ) -> dict[str, Any]:
         """Call a method of every actor that plays at once and return their answers; the first failure is the run's.
 
-        `within_s`: real seconds; the experiment's patience when None.
+        `within_s`: real seconds; the experiment's patience when None. `own`: further arguments, by role.
         """
+        more = own or {}
         pending: dict[Any, str] = {
-            getattr(actor, method).remote(*arguments): role for role, actor in self._playing.items()
+            getattr(actor, method).remote(*arguments, *more.get(role, ())): role
+            for role, actor in self._playing.items()
         }
         answers: dict[str, Any] = {}
         deadline_s = monotonic() + (self._experiment.run.patience_s if within_s is None else within_s)
         while pending:
             for reference in self._done(pending, deadline_s - monotonic()):
                 role = pending.pop(reference)
-                answers[role] = _answer(role, reference)
+                answers[role] = answer_of(role, reference)
             if pending and monotonic() > deadline_s:
                 raise RunError(f"{', '.join(pending.values())}: no answer to '{method}' in time")
         return answers
@@ -237,29 +279,17 @@ class ActorFabric(Fabric):
             self._engine = None
 
 
-def _start_actors(assembly: Assembly, device: str, places: Mapping[str, Place]) -> dict[str, Any]:
-    """One actor a role; the workers share the GPU where the math runs on one."""
-    experiment = assembly.experiment
-    on_gpu = experiment.roles.workers if device.startswith("cuda") else ()
-    data = experiment.as_dict()
-    actor_class: Any = ray.remote(RoleActor)  # Ray's types do not know what options() returns
-    actors: dict[str, Any] = {}
-    for role, place in places.items():
-        share = 1 / len(on_gpu) if role in on_gpu else 0
-        kind = actor_class.options(num_cpus=0, num_gpus=share, max_concurrency=8, max_restarts=0)
-        actors[role] = kind.remote(data, device if role in on_gpu else "cpu", place)
-    return actors
-
-
-def _answer(role: str, reference: Any) -> Any:
+def answer_of(role: str, reference: Any) -> Any:
     """What an actor's method returned; its failure as this run's, naming the role."""
     try:
         return ray.get(reference)
     except RayTaskError as error:
         cause = error.cause if isinstance(error.cause, BaseException) else error
         line = str(cause) if isinstance(cause, TestbedError) else f"{type(cause).__name__}: {cause}"
-        failure = RoleDied(f"{role} failed: {line.splitlines()[0]}")
+        failure = RoleDied(f"{role} failed: {line.splitlines()[0]}", isinstance(cause, PeerLost | PeerTimeout))
         failure.add_note(str(error))
         raise failure from None
+    except ActorUnavailableError:  # Ray will know why in a while
+        raise RoleDied(f"{role}: its process cannot be reached any more", waited=True) from None
     except RayActorError as error:
-        raise RoleDied(f"{role}: its process died: {str(error).splitlines()[0]}") from None
+        raise RoleDied(f"{role}: its process died: {str(error).splitlines()[0]}", gone=True) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket as tcp
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -42,20 +43,29 @@ class Endpoint:
     received: Path
 
 
-class Line:
-    """The connection to one peer.
+class Line(ABC):
+    """The connection to one peer; a subclass says how the stamp of a message gets to its receiver.
 
     Parameters
     ----------
+    socket : bound or connected
     node : takes what arrives
-    open_socket : opens a socket at the endpoint, or raises ZMQError
     """
 
-    def __init__(self, peer: str, endpoint: Endpoint, node: Node, open_socket: Callable[[], zmq.asyncio.Socket]):
-        self._peer, self._endpoint, self._node, self._open = peer, endpoint, node, open_socket
-        self._sent, self._received = Stamps(endpoint.sent), Stamps(endpoint.received)
-        self._socket = open_socket()
+    watched = True  # a wait for the peer ends when the connection is lost
+    told_s = 0.0  # later, for somebody may tell why meanwhile
+
+    def __init__(self, peer: str, socket: zmq.asyncio.Socket, node: Node) -> None:
+        self.peer, self.socket, self._node = peer, socket, node
         self._tasks: list[asyncio.Task[None]] = []
+
+    @abstractmethod
+    def _packed(self, parcel: Parcel) -> list[bytes | memoryview]:
+        """The frames to send, in the moment before they are sent."""
+
+    @abstractmethod
+    def _unpacked(self, frames: list[memoryview]) -> Parcel | None:
+        """What has come, in the moment it has; None where that is nothing for the role."""
 
     async def warm_up(self) -> None:
         """Send enough in both directions that a message costs what it will later, too."""
@@ -63,52 +73,80 @@ class Line:
 
         async def send() -> None:
             for _ in range(WARM_UP_MESSAGES):
-                await self._socket.send_multipart(payload, copy=False)
+                await self.socket.send_multipart(payload, copy=False)
 
         async def receive() -> None:
             for _ in range(WARM_UP_MESSAGES):
-                await self._socket.recv_multipart(copy=False)
+                await self.socket.recv_multipart(copy=False)
 
         await asyncio.gather(send(), receive())
 
     def start(self) -> None:
         """Deliver what arrives from now on."""
-        self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
+        self._tasks = [asyncio.create_task(self._receive())]
+        if self.watched:
+            self._tasks.append(asyncio.create_task(self._watch()))
 
     async def send(self, parcel: Parcel) -> None:
         """Hand a message to ZeroMQ; waits while its queue is full."""
-        message, stamp = parcel
-        self._sent.put(stamp)
-        await self._socket.send_multipart(message.frames(), copy=False)
+        await self.socket.send_multipart(self._packed(parcel), copy=False)
 
     async def _receive(self) -> None:
         while True:
-            frames = await self._socket.recv_multipart(copy=False)
-            message = Message.from_frames([frame.buffer for frame in frames])
-            stamp = self._received.take() or (self._node.now(), ())  # where it is lost, a hop of no length
-            self._node.arrived(self._peer, (message, stamp))
+            frames = await self.socket.recv_multipart(copy=False)
+            if (parcel := self._unpacked([frame.buffer for frame in frames])) is not None:
+                self._node.arrived(self.peer, parcel)
 
     async def _watch(self) -> None:
         """Tell the mailbox when the connection is lost: every later wait for this peer is in vain."""
-        monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         with suppress(zmq.ZMQError):
             parse_monitor_message(await monitor.recv_multipart())
-            await self._before_lost()
-            self._node.mailbox.lose(self._peer, "the connection was lost")
+            await asyncio.sleep(self.told_s)
+            self._node.mailbox.lose(self.peer, "the connection was lost")
 
-    async def _before_lost(self) -> None:
-        pass
-
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Deliver nothing any more."""
         for task in self._tasks:
             task.cancel()
-        self._socket.disable_monitor()
-        self._socket.close(linger=0)
+
+    def close(self) -> None:
+        self.stop()
+        self.socket.disable_monitor()
+        self.socket.close(linger=0)
+
+
+class HostLine(Line):
+    """A connection between hosts of an emulated network, with the stamps in files that both ends map.
+
+    Parameters
+    ----------
+    open_socket : opens a socket at the endpoint, or raises ZMQError
+    """
+
+    def __init__(
+        self, peer: str, endpoint: Endpoint, node: Node, open_socket: Callable[[], zmq.asyncio.Socket]
+    ) -> None:
+        self._endpoint, self._open = endpoint, open_socket
+        self._sent, self._received = Stamps(endpoint.sent), Stamps(endpoint.received)
+        super().__init__(peer, open_socket(), node)
+
+    def _packed(self, parcel: Parcel) -> list[bytes | memoryview]:
+        message, stamp = parcel
+        self._sent.put(stamp)
+        return message.frames()
+
+    def _unpacked(self, frames: list[memoryview]) -> Parcel | None:
+        stamp = self._received.take() or (self._node.now(), ())  # where it is lost, a hop of no length
+        return Message.from_frames(frames), stamp
+
+    def close(self) -> None:
+        super().close()
         for stamps in (self._sent, self._received):
             stamps.close()
 
 
-class Lasting(Line):
+class Lasting(HostLine):
     """A connection that faults reset: the messages outlast it.
 
     1. A message is kept until the far end's role has taken it, which the stamps tell.
@@ -117,7 +155,11 @@ class Lasting(Line):
        whole and in their order, before those that wait.
     """
 
-    def __init__(self, peer: str, endpoint: Endpoint, node: Node, open_socket: Callable[[], zmq.asyncio.Socket]):
+    told_s = TOLD_S
+
+    def __init__(
+        self, peer: str, endpoint: Endpoint, node: Node, open_socket: Callable[[], zmq.asyncio.Socket]
+    ) -> None:
         super().__init__(peer, endpoint, node, open_socket)
         self._kept: deque[Parcel] = deque()  # handed to ZeroMQ, and perhaps not taken
         self._waiting: deque[tuple[Parcel, asyncio.Future[None]]] = deque()
@@ -150,9 +192,6 @@ class Lasting(Line):
             self._more.clear()
             await self._more.wait()
 
-    async def _before_lost(self) -> None:
-        await asyncio.sleep(TOLD_S)
-
     async def break_off(self) -> None:
         """Close this end at once, and wait until it is."""
         for task in self._tasks:
@@ -161,8 +200,8 @@ class Lasting(Line):
         with self._ends() as ends:
             for end in ends:
                 end.setsockopt(tcp.SOL_SOCKET, tcp.SO_LINGER, pack("ii", 1, 0))  # it is then closed by a reset
-        self._socket.disable_monitor()
-        self._socket.close(linger=0)
+        self.socket.disable_monitor()
+        self.socket.close(linger=0)
         async with asyncio.timeout(FREED_S):
             while self._is_open():
                 await asyncio.sleep(LOOK_S)
@@ -174,7 +213,7 @@ class Lasting(Line):
         async with asyncio.timeout(FREED_S):
             while True:
                 try:
-                    self._socket = self._open()
+                    self.socket = self._open()
                     break
                 except zmq.ZMQError as error:
                     if error.errno != zmq.EADDRINUSE:

@@ -1,4 +1,4 @@
-"""The data plane: one ZeroMQ connection per pair of roles, its sockets inside the role's own network namespace.
+"""The data plane: one ZeroMQ connection per pair of roles, in an emulation inside the role's own network namespace.
 
 The endpoint nearer to the root of the tree binds, the other connects. A pair's sockets are DEALERs, which add
 nothing to a message, so that what crosses the wire is `Message.nbytes` and TCP/IP's own headers.
@@ -14,7 +14,7 @@ import zmq
 import zmq.asyncio
 
 from testbed.emulation import netns
-from testbed.fabrics.actors.line import Endpoint, Lasting, Line
+from testbed.fabrics.actors.line import Endpoint, HostLine, Lasting, Line
 from testbed.roles.node import Node
 from testbed.roles.trail import Parcel
 
@@ -22,53 +22,29 @@ QUEUE_MESSAGES = 8
 HANDSHAKE_S = 300.0  # a dilated network may take minutes for the warm-up traffic
 
 
+def dealer(context: zmq.asyncio.Context, max_bytes: int) -> zmq.asyncio.Socket:
+    """A socket for one peer, neither bound nor connected; frames over `max_bytes` are refused before allocation."""
+    socket = context.socket(zmq.DEALER)
+    socket.set(zmq.SNDHWM, QUEUE_MESSAGES)
+    socket.set(zmq.RCVHWM, QUEUE_MESSAGES)
+    socket.set(zmq.MAXMSGSIZE, max_bytes)
+    socket.set(zmq.LINGER, 0)
+    socket.set(zmq.RECONNECT_IVL, 20)
+    socket.set(zmq.IMMEDIATE, 1)
+    return socket
+
+
 class Wire:
     """The connections of one role.
 
     Parameters
     ----------
-    netns_pid : a process in the network namespace of the role's host
-    endpoints : by peer
-    node : takes what arrives
-    max_bytes : larger frames are refused before they are allocated
-    broken : the peers to whom connections are reset some time
+    context : of the sockets; closed with them
+    lines : by peer
     """
 
-    def __init__(
-        self,
-        netns_pid: int,
-        endpoints: Mapping[str, Endpoint],
-        node: Node,
-        max_bytes: int,
-        broken: Collection[str] = (),
-    ) -> None:
-        self._netns_pid, self._max_bytes = netns_pid, max_bytes
-        self._lines: dict[str, Line] = {}
-        self._context = zmq.asyncio.Context(io_threads=1)
-        for peer, endpoint in endpoints.items():
-            kind = Lasting if peer in broken else Line
-            self._lines[peer] = kind(peer, endpoint, node, partial(self._open, endpoint))
-
-    def _open(self, endpoint: Endpoint) -> zmq.asyncio.Socket:
-        # ZeroMQ opens and reopens its TCP sockets in its I/O thread, which stays where it was started, with the first
-        # socket; one that listens is made in the thread that binds it.
-        with netns.enter(self._netns_pid):
-            return self._open_here(endpoint)
-
-    def _open_here(self, endpoint: Endpoint) -> zmq.asyncio.Socket:
-        socket = self._context.socket(zmq.DEALER)
-        socket.set(zmq.SNDHWM, QUEUE_MESSAGES)
-        socket.set(zmq.RCVHWM, QUEUE_MESSAGES)
-        socket.set(zmq.MAXMSGSIZE, self._max_bytes)
-        socket.set(zmq.LINGER, 0)
-        socket.set(zmq.RECONNECT_IVL, 20)
-        socket.set(zmq.IMMEDIATE, 1)
-        try:
-            (socket.bind if endpoint.binds else socket.connect)(endpoint.address)
-        except zmq.ZMQError:
-            socket.close(linger=0)
-            raise
-        return socket
+    def __init__(self, context: zmq.asyncio.Context, lines: Mapping[str, Line]) -> None:
+        self._context, self._lines = context, dict(lines)
 
     async def start(self) -> None:
         """Warm every connection up in both directions, then deliver what arrives to the mailbox.
@@ -94,3 +70,44 @@ class Wire:
         for line in self._lines.values():
             line.close()
         self._context.term()
+
+
+class HostWire(Wire):
+    """The connections of a role on a host of an emulated network.
+
+    Parameters
+    ----------
+    netns_pid : a process in the network namespace of the role's host
+    endpoints : by peer
+    node : takes what arrives
+    max_bytes : larger frames are refused before they are allocated
+    broken : the peers to whom connections are reset some time
+    """
+
+    def __init__(
+        self,
+        netns_pid: int,
+        endpoints: Mapping[str, Endpoint],
+        node: Node,
+        max_bytes: int,
+        broken: Collection[str] = (),
+    ) -> None:
+        self._netns_pid, self._max_bytes = netns_pid, max_bytes
+        context = zmq.asyncio.Context(io_threads=1)
+        lines: dict[str, Line] = {}
+        for peer, endpoint in endpoints.items():
+            kind = Lasting if peer in broken else HostLine
+            lines[peer] = kind(peer, endpoint, node, partial(self._open, context, endpoint))
+        super().__init__(context, lines)
+
+    def _open(self, context: zmq.asyncio.Context, endpoint: Endpoint) -> zmq.asyncio.Socket:
+        # ZeroMQ opens and reopens its TCP sockets in its I/O thread, which stays where it was started, with the first
+        # socket; one that listens is made in the thread that binds it.
+        with netns.enter(self._netns_pid):
+            socket = dealer(context, self._max_bytes)
+            try:
+                (socket.bind if endpoint.binds else socket.connect)(endpoint.address)
+            except zmq.ZMQError:
+                socket.close(linger=0)
+                raise
+            return socket

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from testbed.emulation import sandbox
 from testbed.experiment.schema import Experiment
 from testbed.fabrics.base import Fabric
@@ -27,7 +25,7 @@ class Emulated(FabricKind):
         return EmulatedFabric(setting.assembly, setting.device, setting.gate)
 
     def cannot_play(self, experiment: Experiment) -> str:
-        asked = [key for key, value in msgspec.structs.asdict(experiment.network).items() if value]
+        asked = experiment.network.asked
         return f"it has a TCP of its own, and no network.{asked[0]}" if asked else ""
 
     def cannot_run_here(self) -> str:

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
+
+import ray
 
 from testbed.emulation import sandbox
 from testbed.emulation.network import EmulatedNetwork
 from testbed.emulation.trace_player import Lateness, TracePlayer
 from testbed.errors import InputError
 from testbed.experiment.assembly import Assembly, threads
-from testbed.fabrics.actors.actor import Place
-from testbed.fabrics.actors.engine import Engine
+from testbed.fabrics.actors.actor import Place, RoleActor
 from testbed.fabrics.actors.fabric import ActorFabric
 from testbed.fabrics.actors.forkserver import ForkServer
 from testbed.fabrics.actors.line import Endpoint
+from testbed.fabrics.actors.own_ray import OwnRay
 from testbed.fabrics.actors.resets import Resets
 from testbed.fabrics.registry import Gate
 from testbed.record.events import LONGEST_INTERVAL_S, LinkBytes
 from testbed.roles.compute import compute_model
-from testbed.roles.roles import Roles, kind_of
+from testbed.roles.roles import Roles, first_of
 from testbed.wan.trace import Change
 
 FIRST_PORT = 5500
@@ -59,17 +61,26 @@ class EmulatedFabric(ActorFabric):
             assembly.warm_up()
             forks.wait()  # what it does is not to disturb what the gate measures
             self._gate_report = gate(network) if gate is not None else {"skipped": True}
-            self._engine = Engine(scratch, forks)
+            self._engine = OwnRay(scratch, forks)
             self._start_roles()
         except BaseException:
             self.close()
             raise
 
-    def _places(self) -> Mapping[str, Place]:
+    def _start_actors(self) -> dict[str, Any]:
+        """Each on its host; the workers share the GPU where the math runs on one."""
         assert self._network is not None
-        endpoints = _endpoints(self._roles, self._network, self._stamps)
-        hosts = self._network.hosts
-        return {role: Place(role, hosts[role].netns_pid, endpoints[role], self.dilation) for role in self._roles.all}
+        endpoints, hosts = _endpoints(self._roles, self._network, self._stamps), self._network.hosts
+        on_gpu = self._roles.workers if self._device.startswith("cuda") else ()
+        data = self._experiment.as_dict()
+        actor_class: Any = ray.remote(RoleActor)  # Ray's types do not know what options() returns
+        actors: dict[str, Any] = {}
+        for role in self._roles.all:
+            share = 1 / len(on_gpu) if role in on_gpu else 0
+            kind = actor_class.options(num_cpus=0, num_gpus=share, max_concurrency=8, max_restarts=0)
+            place = Place(role, hosts[role].netns_pid, endpoints[role], self.dilation)
+            actors[role] = kind.remote(data, self._device if role in on_gpu else "cpu", place)
+        return actors
 
     def describe(self) -> dict[str, Any]:
         assert self._network is not None
@@ -231,12 +242,11 @@ def _endpoints(roles: Roles, network: EmulatedNetwork, stamps: Path) -> dict[str
 
     The stamps of its messages pass through files in the folder `stamps`.
     """
-    rank = {"gs": 0, "lps": 1, "worker": 2}
     endpoints: dict[str, dict[str, Endpoint]] = {role: {} for role in roles.all}
     port = FIRST_PORT
     for role in roles.all:
         for peer in roles.neighbours(role):
-            if (rank[kind_of(role)], role) < (rank[kind_of(peer)], peer):
+            if first_of(role, peer) == role:
                 address = f"tcp://{network.hosts[role].ip}:{port}"
                 down, up = stamps / f"{port}-down", stamps / f"{port}-up"
                 endpoints[role][peer] = Endpoint(address, True, sent=down, received=up)

@@ -1,24 +1,19 @@
-"""The driver's side of a cluster: join it, give Ray the errands, bring their files home as they are done."""
+"""The driver's side of a cluster: give Ray the errands, bring their files home as they are done."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
-import signal
-import socket
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import ray
-from ray._private import services
 from ray.exceptions import (
     GetTimeoutError,
     OutOfMemoryError,
@@ -32,8 +27,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from testbed.errors import InputError, RunError
 from testbed.experiment.assembly import Assembly
 from testbed.experiment.schema import Experiment
-from testbed.harness.cluster import Cluster, archive, fitness, node
-from testbed.harness.cluster.baggage import Baggage
+from testbed.fabrics.cluster import fitness
+from testbed.fabrics.cluster.baggage import Baggage
+from testbed.harness.cluster import Cluster, archive, node
 from testbed.harness.cluster.board import Board, Told
 from testbed.harness.pool import Errand
 from testbed.report.live_errands import Errands
@@ -42,46 +38,29 @@ RETRIES = 5  # of an errand whose node dies
 POLL_S = 0.5
 LOOK_S = 3.0  # between two looks at which nodes there are
 CANCEL_S = 10.0
-CONNECT_S = 5.0
 BASE_BYTES = 1 << 30  # of a process: the libraries, a small data set
 COPIES = 2  # of the model, in float32, that a role holds: its weights, and a gradient or what is left of one
 GPU_BYTES = 16 << 30  # of a GPU, to say which part of one an errand needs; they seldom have less
 LEAST_GPU = 0.1
 NODE_ID = "ray.io/node-id"
-NO_CLUSTER = "no Ray cluster runs here; start one with ray start --head, join one with ray start --address=HOST:PORT"
 
 
 class Crew:
-    """A cluster that was joined, with what the experiments need.
-
-    Raises
-    ------
-    InputError
-        There is no such cluster, or it cannot be joined.
-    """
+    """The driver's side of a cluster that was joined with what the experiments need, their `baggage`."""
 
     def __init__(
-        self, cluster: Cluster, experiments: Sequence[Experiment], device: str, say: Callable[[str], None]
+        self,
+        cluster: Cluster,
+        baggage: Baggage,
+        experiments: Sequence[Experiment],
+        device: str,
+        say: Callable[[str], None],
     ) -> None:
-        self._cluster, self._say = cluster, say
+        self._cluster, self._baggage, self._say = cluster, baggage, say
         self._needs = _needs(experiments, device)
-        self._folder = tempfile.TemporaryDirectory(prefix="testbed-")
         self._passed_over: dict[str, str] = {}  # node's id -> why
         self._alive: dict[str, str] = {}  # node's id -> its address, when last looked
         self._looked_s = -LOOK_S
-        try:
-            self._baggage = Baggage(experiments, Path(self._folder.name))
-            _join(cluster.address, self._baggage.runtime_env)
-        except BaseException:
-            self._folder.cleanup()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        ray.shutdown()
-        self._folder.cleanup()
 
     def run_all(self, errands: Sequence[Errand]) -> None:
         """Do the errands wherever there is room; each one's folder is here when it is done.
@@ -211,44 +190,6 @@ class Crew:
 
 
 _do = ray.remote(max_retries=RETRIES)(node.do)
-
-
-def _join(address: str, runtime_env: dict[str, Any]) -> None:
-    """Make this process a driver of the cluster at `address`."""
-    if ray.is_initialized():
-        raise InputError("--ray: this process uses Ray already; call ray.shutdown() first")
-    if "://" in address:
-        raise InputError(f"--ray {address}: run this on a node of the cluster, or send it there with ray job submit")
-    _require_answer(_found() if address == "auto" else address)
-    os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"  # of `ray job submit`, whose working directory is the driver's
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, configure_logging=False)
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        raise InputError(f"--ray {address}: {' '.join(str(error).split())}") from None
-    finally:
-        for number, handler in handlers.items():  # Ray has put its own in place, which abort the process
-            signal.signal(number, handler)
-
-
-def _found() -> str:
-    """The address of the cluster that this machine is a node of, or that RAY_ADDRESS names."""
-    with suppress(ConnectionError):
-        if address := services.canonicalize_bootstrap_address("auto"):
-            return str(address)
-    raise InputError(f"--ray auto: {NO_CLUSTER}")
-
-
-def _require_answer(address: str) -> None:
-    """Ray would try for minutes to reach a host that is not there."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise InputError(f"--ray {address}: neither auto nor HOST:PORT, e.g. 10.0.0.1:6379")
-    try:
-        socket.create_connection((host, int(port)), CONNECT_S).close()
-    except (OSError, OverflowError) as error:
-        raise InputError(f"--ray {address}: no Ray answers there: {error}") from None
 
 
 def _needs(experiments: Sequence[Experiment], device: str) -> dict[str, Any]:

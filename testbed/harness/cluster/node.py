@@ -16,7 +16,8 @@ import msgspec
 import ray
 
 from testbed.errors import Interrupted, RunError, TestbedError, of_file
-from testbed.harness.cluster import archive, fitness
+from testbed.fabrics.cluster import fitness
+from testbed.harness.cluster import archive
 from testbed.harness.cluster.board import Told
 from testbed.harness.lock import Held, held
 from testbed.harness.pool import Errand

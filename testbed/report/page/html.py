@@ -158,6 +158,9 @@ def gate_facts(gate: Mapping[str, Any]) -> dict[str, Any]:
     if not measured:
         return {"said": "The record has no measurement of the emulated network.", "probes": []}
     good = sum(probe.ok for probe in measured)
+    said = f"{good} of {len(measured)} measurements before the run kept their bounds."
+    if all(probe.asked is None for probe in measured):
+        said = f"{len(measured)} measurements of the real network before the run, of which nothing was asked."
     cells = [
         [
             *(probe.section, probe.name),
@@ -166,7 +169,7 @@ def gate_facts(gate: Mapping[str, Any]) -> dict[str, Any]:
         ]
         for probe in measured
     ]
-    return {"said": f"{good} of {len(measured)} measurements before the run kept their bounds.", "probes": cells}
+    return {"said": said, "probes": cells}
 
 
 def _command(info: RunInfo) -> str:

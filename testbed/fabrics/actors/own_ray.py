@@ -28,7 +28,7 @@ OBJECT_STORE_BYTES = 100 << 20  # nothing big goes through Ray: messages and sta
 STOP_S = 5.0
 
 
-class Engine:
+class OwnRay:
     """Ray, with its sockets and logs in the folder `scratch`; its workers are forks of `forks`.
 
     Raises
@@ -65,10 +65,14 @@ class Engine:
             if processes.ailment(pid) == "died":
                 raise RoleDied(f"{role}: its process died")
 
-    def check_running(self, roles: Mapping[str, int]) -> None:
+    def find_cause(self, error: RunError, roles: Mapping[str, int], actors: Mapping[str, Any]) -> None:
         """Raise RunError where a role's process is stopped, which is no fault as long as nobody has waited too long."""
         if stopped := [role for role, pid in roles.items() if processes.ailment(pid)]:
             raise RunError(f"{', '.join(stopped)}: stopped by a signal")
+
+    def look(self, roles: Mapping[str, int]) -> dict[str, tuple[float, str]]:
+        """How long each role's process has worked (seconds), and what ails it."""
+        return {role: (processes.worked_s(pid), processes.ailment(pid)) for role, pid in roles.items()}
 
     def end(self, actors: Iterable[Any], pids: Collection[int]) -> None:
         """End the actors, and wait until their processes are gone; those that take their time are killed."""

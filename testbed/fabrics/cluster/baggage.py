@@ -22,7 +22,7 @@ from testbed.wan import profile as profiles
 from testbed.wan import trace as traces
 
 FILES = "files"  # below the nodes' working directory
-UNWANTED = shutil.ignore_patterns("__pycache__", "*.pyc", ".git", ".venv")
+UNWANTED = shutil.ignore_patterns("*.pyc", "*.lock", ".git", ".venv")  # not the compiled kernels, of use where alike
 
 
 class Baggage:
