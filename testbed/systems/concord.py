@@ -1,0 +1,501 @@
+"""Concord: workers that never wait for the WAN, and for their own LAN only where that is cheap. This testbed's own.
+
+Every worker trains a copy of its own. Copies are averaged over links, each for itself (`protocols.accounts`): workers
+with their LPS, LPSs with the global server, always the newest with the newest. What crosses a link is what is new since
+the last answer, in some two bits an element; what a code leaves out stays in the copy. There is no period to choose:
+the next round of a link begins when the last one is answered, so the network's own time is the period, whatever it is
+and becomes. In ten lines, with a, b, s, C and D as in `accounts`:
+
+    worker   each step: one step of the experiment's optimizer on x; take in answers that have come: x <- x + D(p) - s
+             no round under way: send C(x - a); in a "together" round wait for the answer
+    LPS      takes in all that has come: z <- z + s / n; answers those it owes: C(z - b); in a "together" round to all
+             of its workers at once; z is its x on the WAN, where no round is under way: send C(z - a)
+    GS       as an LPS, of LPSs: Z <- Z + s / regions
+    mode     r = time of a LAN round / time of a step; k = ceil(r / waiting), so that waiting for every k-th step's
+             round takes at most the share `waiting` of the compute time. k <= drift: together, every k steps; else
+             apart: workers never wait, and the period is r steps
+    end      differences in float32 up the tree, then Z in float32 down: the average, the same bits at every worker
+
+Decisions:
+
+1. Whoever has all that has come counts all of it before it answers, so that those who come at the same time are told of
+   each other.
+2. The LPS decides the mode from the mean r that its workers report, with the answers; it begins apart. It changes back
+   to apart only at a k of twice `drift`, since a round in which all wait takes longer.
+3. In a together round an LPS waits for who is late at most three times as long as such a round takes by what workers
+   reported; who is late is waited for no more until it is heard of (`Absent`). This needs no `tolerance`.
+4. Answers tell the furthest step. A worker that is behind by more than the part `lag` of it (a straggler, one that was
+   dead) goes on from there: what it had no time for is not made.
+5. A role that was dead goes on with what it knew, with the rounds that were under way set right. One that begins afresh
+   is told z; what it alone had known is lost.
+6. Weights are averaged. The optimizer's momentum stays with its worker, unless `velocity` is "averaged".
+7. `coding = "feedback"` takes the gradient at what a worker's rounds have told of it, x less what codes have left out:
+   error feedback. `merge = "overwrite"` makes x what was told, and loses what was made meanwhile: both to compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, inf
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+import torch
+
+from testbed.codecs.adaptive import Adaptive
+from testbed.codecs.base import Key
+from testbed.codecs.floats import Float32
+from testbed.errors import InputError
+from testbed.layout import Layout
+from testbed.message import Message
+from testbed.record.events import Absent
+from testbed.roles.attendance import BACK, CATCH_UP
+from testbed.roles.compute import Work
+from testbed.roles.node import Node
+from testbed.roles.roles import kind_of
+from testbed.roles.traits import OVER, Orphaned
+from testbed.systems.protocols.accounts import Accounts, Books, Member
+from testbed.systems.protocols.base import Knob, Options, System, Task
+from testbed.systems.protocols.inbox import Inbox
+from testbed.systems.protocols.replica import Replica
+from testbed.types import Count, Fraction, Positive
+from testbed.wan.plan import region_of
+from testbed.workloads.optimizer import SGD, SGDState
+
+LATE = 3  # times what a together round should take, an LPS waits
+
+
+class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
+    """Concord's settings; the defaults are the rule, the others are there to be compared with it.
+
+    Parameters
+    ----------
+    lan : whether workers wait for their LPS: by the rule, always ("together") or never ("apart")
+    wan : whether regions go on while their LPS waits for the global server ("apart"), or wait, too
+    waiting : of the rule: the share of compute time that waiting for the LAN may take
+    drift : of the rule: the most steps that workers are to make by themselves to keep that share
+    lan_period, wan_period : a link's next round begins at the earliest so many steps, or answers of the LPS, later
+    error : how coarse the code is: mean square of what it leaves out, as a part of what there is; 0: float32
+    coding, merge, velocity : see the module's rules 6 and 7
+    lag : part of the furthest step by which a worker may be behind
+    end : whether the run ends with the average at every worker
+    """
+
+    lan: Literal["auto", "together", "apart"] = "auto"
+    wan: Literal["apart", "together"] = "apart"
+    waiting: Positive = 0.25
+    drift: Count = 4
+    lan_period: Count = 1
+    wan_period: Count = 1
+    error: Annotated[float, msgspec.Meta(ge=0, le=0.25)] = 0.1
+    coding: Literal["difference", "feedback"] = "difference"
+    merge: Literal["keep", "overwrite"] = "keep"
+    velocity: Literal["local", "averaged"] = "local"
+    lag: Fraction = 0.25
+    end: bool = True
+
+
+@dataclass
+class WorkerState(Replica):
+    """A copy, its link, and what the rule goes by. Times are seconds on the run's clock."""
+
+    link: Member
+    left: torch.Tensor  # by codes, where that is fed back; else empty
+    since: int = 0  # steps since the latest round began
+    period: int = 0  # steps from one round to the next, which are together; 0: apart
+    sent_s: float = 0.0  # when the round began
+    step_s: float = 0.0  # what a step took
+    round_s: float = 0.0  # what a round took; 0: none has been answered
+    furthest: int = 0  # step that it has heard of
+
+
+@dataclass
+class ServerState:
+    """An LPS or the global server; an LPS's z is its x on the `link` to the global server."""
+
+    books: Books
+    link: Member
+    ratios: list[float]  # each member's r, 0: not known
+    paces: list[float]  # seconds that each member's together round should take
+    period: int = 0
+    furthest: int = 0
+    answers: int = 0  # since the last round on the link above
+
+
+@dataclass
+class Desk:
+    """What a server has to do within a segment.
+
+    Attributes
+    ----------
+    owed : whom it owes an answer, and whether that one waits for all others; `since_s`: the first who does
+    late : who is not waited for
+    last, ended : who has sent its last, who has ended its segment
+    asked_above, told_above : whether a together round, the last round, has been begun with the server above
+    mean : what it has told at the end
+    over : whether those who may be dead have been told that the segment is
+    """
+
+    members: tuple[str, ...]
+    owed: dict[str, bool] = field(default_factory=dict)
+    since_s: float = inf
+    late: set[str] = field(default_factory=set)
+    last: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    asked_above: bool = False
+    told_above: bool = False
+    mean: Message | None = None
+    over: bool = False
+
+    def absent(self) -> list[str]:
+        """Who is waited for by those who wait for all."""
+        here = {peer for peer, together in self.owed.items() if together} | self.late | self.last | self.ended
+        return [peer for peer in self.members if peer not in here]
+
+    def complete(self) -> bool:
+        """Whether there are such, and all they wait for are there."""
+        return any(self.owed.values()) and not self.absent()
+
+    def members_are(self, here: set[str]) -> bool:
+        """Whether `here` is all of them."""
+        return here.issuperset(self.members)
+
+
+class Concord(System):
+    name = "concord"
+    options_type = ConcordOptions
+    returning = ("worker", "lps", "gs")
+    knobs: ClassVar[Mapping[str, Knob]] = {"error": Knob(choices=(0.05, 0.1, 0.25))}
+    options: ConcordOptions
+
+    def __init__(self, task: Task, options: ConcordOptions) -> None:
+        super().__init__(task, options)
+        layout, optimizer = task.layout, self.task.training.optimizer
+        if options.velocity == "averaged":
+            if not (isinstance(optimizer, SGD) and optimizer.momentum):
+                raise InputError('concord: velocity = "averaged" needs an SGD with a momentum')
+            layout = Layout.of([(f"{part} {it.name}", it.shape) for part in ("weights", "velocity") for it in layout])
+        code = Adaptive(layout, options.error) if options.error else Float32(layout)
+        floats = self.coder(Float32(layout))
+        self._feeds_back = options.coding == "feedback"
+        self._gradient_work = self.task.gradient_work
+        if self._feeds_back:
+            self._gradient_work += self.task.passes(3)
+        self.accounts = Accounts(task, self.coder(code, "difference"), self.coder(code, "answer"), floats)
+
+    def returns(self, name: str) -> bool:
+        return kind_of(name) in self.returning
+
+    def initial_state(self, name: str) -> WorkerState | ServerState:
+        initial, accounts = self.task.initial, self.accounts
+        averaged = self.options.velocity == "averaged"
+        x = torch.cat([initial, torch.zeros_like(initial)]) if averaged else initial
+        roles = self.task.roles
+        if name in roles.workers:
+            replica = Replica.of(self.task, self.task.training.optimizer, shown=True)
+            left = torch.zeros_like(initial) if self._feeds_back else initial.new_empty(0)
+            return WorkerState(**vars(replica), link=accounts.member(x), left=left)
+        members = len(roles.clients_of(name))
+        return ServerState(accounts.books(x, members), accounts.member(x), [0.0] * members, [0.0] * members)
+
+    # Worker
+
+    async def worker(self, node: Node, state: WorkerState) -> None:
+        learner = self.task.learner(self.worker_index(node))
+        inbox = Inbox(node)
+        async for step in node.steps(state):
+            began_s = node.now()
+            loss, gradient = await node.compute(self._gradient_work, self._gradient, learner, state, step)
+            await node.compute(self.task.update_work, self._update, state, gradient, step)
+            state.step_s = node.now() - began_s
+            state.since += 1
+            while inbox.items:
+                await self._take_answer(node, state, inbox)
+            if not state.link.waiting and state.since >= max(state.period, self.options.lan_period):
+                await self._send(node, state)
+                if state.period:
+                    await self._until_answered(node, state, inbox)
+            self._keep_up(node, state, step)
+            node.step_done(step, loss)
+        await self._until_answered(node, state, inbox)
+        while self._is_end(state.step):
+            await self._send_last(node, state.link, self._x(state), state.step)
+            if await self._until_answered(node, state, inbox) != CATCH_UP:
+                break
+
+    def _gradient(self, learner: Any, state: WorkerState, step: int) -> tuple[float, torch.Tensor]:
+        at = state.weights - state.left if self._feeds_back else state.weights
+        found: tuple[float, torch.Tensor] = learner.gradient(at, step)
+        return found
+
+    def _update(self, state: WorkerState, gradient: torch.Tensor, step: int) -> None:
+        state.update(self.task, gradient, step, self.task.training.optimizer)
+
+    def _x(self, state: WorkerState) -> torch.Tensor:
+        """What is averaged of a worker."""
+        if self.options.velocity == "local":
+            return state.weights
+        assert isinstance(state.optimizer, SGDState)
+        return torch.cat([state.weights, state.optimizer.velocity])
+
+    async def _send(self, node: Node, state: WorkerState) -> None:
+        """Begin a round."""
+        state.since, state.sent_s = 0, node.now()
+        key = Key(self.task.seed, self.worker_index(node), state.step)
+        buffers = await node.compute(self.accounts.sending, self._difference, state, key)
+        numbers = (float(state.link.number), float(bool(state.period)), state.step_s, state.round_s)
+        await node.send(node.server, Message("difference", state.step, buffers, numbers))
+
+    def _difference(self, state: WorkerState, key: Key) -> Sequence:
+        x, size = self._x(state), state.weights.numel()
+        buffers = self.accounts.send(state.link, x, key)
+        if self._feeds_back:
+            state.left = (x - state.link.told - state.link.sent)[:size]
+        return buffers
+
+    async def _until_answered(self, node: Node, state: WorkerState, inbox: Inbox) -> str:
+        """Take in what comes until no round is under way; the kind of the last message, "" where the server is gone."""
+        kind = ""
+        while state.link.waiting:
+            kind = await self._take_answer(node, state, inbox)
+            if not kind:
+                raise Orphaned
+        return kind
+
+    async def _take_answer(self, node: Node, state: WorkerState, inbox: Inbox) -> str:
+        """Take in what the server has sent, or will."""
+        arrived = await inbox.next(node, "the answer of its server")
+        if arrived is None:
+            return ""
+        _, message, came_s = arrived
+        if message.kind == BACK:
+            await node.send(node.server, self.accounts.ask(state.link))
+            return BACK
+        if message.kind == "answer":
+            state.round_s, state.period = came_s - state.sent_s, int(message.numbers[0])
+        await node.compute(self._taking(message), self._take, state, message)
+        state.furthest = max(state.furthest, message.step)
+        return message.kind
+
+    def _taking(self, message: Message) -> Work:
+        return self.accounts.taking(message) if message.kind == "answer" else self.accounts.passes(6)
+
+    def _take(self, state: WorkerState, message: Message) -> None:
+        change, size = self._change(state.link, message), state.weights.numel()
+        if self.options.merge == "overwrite" or message.kind == "mean":  # the mean is held to the last bit
+            state.weights.copy_(state.link.told[:size])
+        else:
+            state.weights.add_(change[:size])
+        if self.options.velocity == "averaged":
+            state.optimizer.velocity.add_(change[size:])
+        if message.kind == "mean":
+            state.left.zero_()
+
+    def _change(self, link: Member, message: Message) -> torch.Tensor:
+        """What a message moves the x of its link by."""
+        match message.kind:
+            case "answer":
+                return self.accounts.take(link, message)
+            case "mean":
+                return self.accounts.take_whole(link, message)
+            case _:
+                return self.accounts.settle(link, message)
+
+    def _keep_up(self, node: Node, state: WorkerState, step: int) -> None:
+        """Go on from the furthest step, where this one is too far behind."""
+        furthest = min(state.furthest, node.stop_at)
+        if step + 1 < (1 - self.options.lag) * furthest:
+            state.step = furthest - 1  # which is counted now
+
+    # Servers
+
+    async def lps(self, node: Node, state: ServerState) -> None:
+        await self._serve(node, state)
+
+    async def global_server(self, node: Node, state: ServerState) -> None:
+        await self._serve(node, state)
+
+    async def _serve(self, node: Node, state: ServerState) -> None:
+        """Take in all that has come, then answer; until the members' segment is over."""
+        inbox, desk = Inbox(node), Desk(node.clients)
+        while inbox.items or state.link.waiting or not node.all_ended(desk.members):
+            arrived = await inbox.next(node, "its members", self._deadline_s(state, desk))
+            if arrived is not None:
+                await self._take_in(node, state, desk, *arrived[:2])
+            elif node.now() >= self._deadline_s(state, desk):
+                self._leave_out_late(node, state, desk)
+            if not inbox.items:
+                desk.ended = {peer for peer in desk.members if node.all_ended([peer])}
+                await self._answer(node, state, desk)
+                await self._send_above(node, state, desk)
+                await self._end(node, state, desk)
+
+    async def _take_in(self, node: Node, state: ServerState, desk: Desk, peer: str, message: Message) -> None:
+        state.furthest = max(state.furthest, message.step)
+        if peer not in desk.members:
+            await self._take_from_above(node, state, desk, message)
+            return
+        if peer in desk.late:
+            desk.late.remove(peer)
+            self._record(node, state, peer, back=True)
+        place = desk.members.index(peer)
+        if message.kind == BACK:
+            desk.owed.pop(peer, None)
+            desk.last.discard(peer)
+            reply = self.accounts.reply
+            await node.send(
+                peer, await node.compute(self.accounts.passes(3), reply, state.books, place, message, state.furthest)
+            )
+            return
+        whole = message.kind == "last"
+        work = self.accounts.passes(4) if whole else self.accounts.counting(message)
+        await node.compute(work, self.accounts.count, state.books, place, message, whole)
+        if whole:
+            desk.last.add(peer)
+            return
+        together, step_s, round_s = message.numbers[1:]
+        if step_s and round_s:
+            state.ratios[place] = round_s / step_s
+            state.paces[place] = max(state.period, 1) * step_s + round_s
+        desk.owed[peer] = bool(together)
+        if together:
+            desk.since_s = min(desk.since_s, node.now())
+
+    async def _answer(self, node: Node, state: ServerState, desk: Desk) -> None:
+        """Answer those who wait for nobody, and the others once all are there."""
+        complete = desk.complete() and self._agreed_above(node, state, desk)
+        due = [peer for peer in desk.members if peer in desk.owed and (complete or not desk.owed[peer])]
+        if not due:
+            return
+        state.period = self._period(state)
+        places = [desk.members.index(peer) for peer in due]
+        key = Key(self.task.seed, self.task.roles.stream_of(node.name), state.furthest)
+        answers = await node.compute(self.accounts.answering, self.accounts.answer, state.books, places, key)
+        for peer, buffers in zip(due, answers, strict=True):
+            del desk.owed[peer]
+            await node.send(peer, Message("answer", state.furthest, buffers, (float(state.period),)))
+        if complete:
+            desk.since_s, desk.asked_above = inf, False
+        state.answers += 1
+
+    def _period(self, state: ServerState) -> int:
+        """The rule: 0 for apart, else the steps from one together round to the next."""
+        if self.options.lan == "apart":
+            return 0
+        known = [ratio for ratio in state.ratios if ratio]
+        if not known:
+            return int(self.options.lan == "together")
+        steps = max(1, ceil(sum(known) / len(known) / self.options.waiting))
+        most = self.options.drift * (2 if state.period else 1)
+        return steps if steps <= most or self.options.lan == "together" else 0
+
+    def _deadline_s(self, state: ServerState, desk: Desk) -> float:
+        """Until when those who are late are waited for."""
+        return desk.since_s + LATE * max(state.paces) if max(state.paces) else inf
+
+    def _leave_out_late(self, node: Node, state: ServerState, desk: Desk) -> None:
+        for peer in desk.absent():
+            desk.late.add(peer)
+            self._record(node, state, peer, back=False)
+        desk.since_s = inf
+
+    def _record(self, node: Node, state: ServerState, peer: str, back: bool) -> None:
+        node.record(Absent(time_s=node.now(), node=node.name, peer=peer, step=state.furthest, back=back))
+
+    # An LPS as a member of the global server's
+
+    def _agreed_above(self, node: Node, state: ServerState, desk: Desk) -> bool:
+        """Whether a round above that is to come before the members' answers is over: with `wan` together."""
+        if self.options.wan == "apart" or node.name == node.global_server:
+            return True
+        if not desk.asked_above:
+            desk.asked_above, state.answers = True, state.answers + 1
+            return state.answers < self.options.wan_period
+        return not state.link.waiting
+
+    async def _send_above(self, node: Node, state: ServerState, desk: Desk) -> None:
+        """Begin a round with the global server, where none is under way."""
+        ready = state.answers >= self.options.wan_period and not state.link.waiting and not desk.told_above
+        if not ready or node.name == node.global_server:
+            return
+        state.answers = 0
+        key = Key(self.task.seed, self.task.roles.stream_of(node.name), state.furthest)
+        send = self.accounts.send
+        buffers = await node.compute(self.accounts.sending, send, state.link, state.books.total, key)
+        together = float(self.options.wan == "together")
+        numbers = (float(state.link.number), together, 0.0, 0.0)
+        await node.send(node.server, Message("difference", state.furthest, buffers, numbers))
+
+    async def _take_from_above(self, node: Node, state: ServerState, desk: Desk, message: Message) -> None:
+        if message.kind == BACK:
+            await node.send(node.server, self.accounts.ask(state.link))
+            return
+        await node.compute(self._taking(message), self._take_above, state, message)
+        if message.kind == "mean":
+            desk.mean = message
+        elif message.kind == CATCH_UP:
+            desk.told_above = False
+
+    def _take_above(self, state: ServerState, message: Message) -> None:
+        """z is the x of the link above."""
+        state.books.total.add_(self._change(state.link, message))
+        if message.kind == "mean":
+            state.books.total.copy_(state.link.told)
+
+    # The end
+
+    def _is_end(self, step: int) -> bool:
+        return self.options.end and step == self.task.training.steps
+
+    async def _send_last(self, node: Node, link: Member, x: torch.Tensor, step: int) -> None:
+        buffers = await node.compute(self.accounts.passes(4), self.accounts.send_whole, link, x)
+        await node.send(node.server, Message("last", step, buffers, (float(link.number),)))
+
+    async def _end(self, node: Node, state: ServerState, desk: Desk) -> None:
+        """All have sent their last: so does an LPS, and the global server tells the mean; that is then passed on."""
+        self._tell_the_dead(node, desk)
+        if not desk.last or not desk.members_are(desk.last | desk.ended):
+            return
+        if desk.mean is None and node.name != node.global_server:
+            if not (desk.told_above or state.link.waiting):
+                desk.told_above = True
+                await self._send_last(node, state.link, state.books.total, state.furthest)
+            return
+        places = [desk.members.index(peer) for peer in desk.members if peer in desk.last]
+        buffers = await node.compute(self.accounts.passes(2), self.accounts.tell_whole, state.books, places)
+        desk.mean = Message("mean", state.furthest, buffers)
+        told, desk.last = desk.last, set()
+        for peer in desk.members:
+            if peer in told:
+                await node.send(peer, desk.mean)
+
+    # Who was dead
+
+    async def rejoin(self, node: Node, state: WorkerState | ServerState) -> None:
+        if node.name != node.global_server:
+            await node.send(node.server, self.accounts.ask(state.link))
+        await node.broadcast(node.clients, Message(BACK, 0))
+
+    def _tell_the_dead(self, node: Node, desk: Desk) -> None:
+        """That the segment is over, where all who cannot be dead have ended it."""
+        done, mortal = desk.last | desk.ended, node.mortal.intersection(desk.members)
+        if done and not desk.over and (done | mortal).issuperset(desk.members):
+            desk.over = True
+            for peer in desk.members:
+                if peer in mortal - done:
+                    node.spawn(node.send(peer, Message(OVER, 0)))
+
+    # Results
+
+    def models(self, states: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """The mean of all copies, of each region's, and of their moving averages where they are kept."""
+        workers = self.task.roles.workers
+        copies = {name: states[name] for name in workers}
+        models = {"full": torch.stack([copy.weights for copy in copies.values()]).mean(0)}
+        if averages := [copy.ema.average for copy in copies.values() if copy.ema is not None]:
+            models["ema"] = torch.stack(averages).mean(0)
+        for region in self.task.roles.regions if len(self.task.roles.regions) > 1 else ():
+            here = [copy.weights for name, copy in copies.items() if region_of(name) == region]
+            models[f"full@{region}"] = torch.stack(here).mean(0)
+        return models
