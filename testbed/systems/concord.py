@@ -36,8 +36,8 @@ Decisions:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import ceil, inf
+from dataclasses import dataclass
+from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -49,21 +49,17 @@ from testbed.codecs.floats import Float32
 from testbed.errors import InputError
 from testbed.layout import Layout
 from testbed.message import Message
-from testbed.record.events import Absent
 from testbed.roles.attendance import BACK, CATCH_UP
-from testbed.roles.compute import Work
 from testbed.roles.node import Node
-from testbed.roles.roles import kind_of
-from testbed.roles.traits import OVER, Orphaned
-from testbed.systems.protocols.accounts import Accounts, Books, Member
-from testbed.systems.protocols.base import Knob, Options, System, Task
+from testbed.roles.traits import Orphaned
+from testbed.systems.protocols.accounts import Accounts, Member
+from testbed.systems.protocols.base import Knob, Options, Task
 from testbed.systems.protocols.inbox import Inbox
 from testbed.systems.protocols.replica import Replica
+from testbed.systems.protocols.servers import AveragingServers, ServerState
 from testbed.types import Count, Fraction, Positive
 from testbed.wan.plan import region_of
 from testbed.workloads.optimizer import SGD, SGDState
-
-LATE = 3  # times what a together round should take, an LPS waits
 
 
 class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
@@ -110,62 +106,9 @@ class WorkerState(Replica):
     furthest: int = 0  # step that it has heard of
 
 
-@dataclass
-class ServerState:
-    """An LPS or the global server; an LPS's z is its x on the `link` to the global server."""
-
-    books: Books
-    link: Member
-    ratios: list[float]  # each member's r, 0: not known
-    paces: list[float]  # seconds that each member's together round should take
-    period: int = 0
-    furthest: int = 0
-    answers: int = 0  # since the last round on the link above
-
-
-@dataclass
-class Desk:
-    """What a server has to do within a segment.
-
-    Attributes
-    ----------
-    owed : whom it owes an answer, and whether that one waits for all others; `since_s`: the first who does
-    late : who is not waited for
-    last, ended : who has sent its last, who has ended its segment
-    asked_above, told_above : whether a together round, the last round, has been begun with the server above
-    mean : what it has told at the end
-    over : whether those who may be dead have been told that the segment is
-    """
-
-    members: tuple[str, ...]
-    owed: dict[str, bool] = field(default_factory=dict)
-    since_s: float = inf
-    late: set[str] = field(default_factory=set)
-    last: set[str] = field(default_factory=set)
-    ended: set[str] = field(default_factory=set)
-    asked_above: bool = False
-    told_above: bool = False
-    mean: Message | None = None
-    over: bool = False
-
-    def absent(self) -> list[str]:
-        """Who is waited for by those who wait for all."""
-        here = {peer for peer, together in self.owed.items() if together} | self.late | self.last | self.ended
-        return [peer for peer in self.members if peer not in here]
-
-    def complete(self) -> bool:
-        """Whether there are such, and all they wait for are there."""
-        return any(self.owed.values()) and not self.absent()
-
-    def members_are(self, here: set[str]) -> bool:
-        """Whether `here` is all of them."""
-        return here.issuperset(self.members)
-
-
-class Concord(System):
+class Concord(AveragingServers):
     name = "concord"
     options_type = ConcordOptions
-    returning = ("worker", "lps", "gs")
     knobs: ClassVar[Mapping[str, Knob]] = {"error": Knob(choices=(0.05, 0.1, 0.25))}
     options: ConcordOptions
 
@@ -178,14 +121,12 @@ class Concord(System):
             layout = Layout.of([(f"{part} {it.name}", it.shape) for part in ("weights", "velocity") for it in layout])
         code = Adaptive(layout, options.error) if options.error else Float32(layout)
         floats = self.coder(Float32(layout))
+        self.wan_together, self.wan_period = options.wan == "together", options.wan_period
         self._feeds_back = options.coding == "feedback"
         self._gradient_work = self.task.gradient_work
         if self._feeds_back:
             self._gradient_work += self.task.passes(3)
         self.accounts = Accounts(task, self.coder(code, "difference"), self.coder(code, "answer"), floats)
-
-    def returns(self, name: str) -> bool:
-        return kind_of(name) in self.returning
 
     def initial_state(self, name: str) -> WorkerState | ServerState:
         initial, accounts = self.task.initial, self.accounts
@@ -196,8 +137,7 @@ class Concord(System):
             replica = Replica.of(self.task, self.task.training.optimizer, shown=True)
             left = torch.zeros_like(initial) if self._feeds_back else initial.new_empty(0)
             return WorkerState(**vars(replica), link=accounts.member(x), left=left)
-        members = len(roles.clients_of(name))
-        return ServerState(accounts.books(x, members), accounts.member(x), [0.0] * members, [0.0] * members)
+        return self.server_state(name, x)
 
     # Worker
 
@@ -220,7 +160,7 @@ class Concord(System):
             node.step_done(step, loss)
         await self._until_answered(node, state, inbox)
         while self._is_end(state.step):
-            await self._send_last(node, state.link, self._x(state), state.step)
+            await self.send_last(node, state.link, self._x(state), state.step)
             if await self._until_answered(node, state, inbox) != CATCH_UP:
                 break
 
@@ -274,15 +214,12 @@ class Concord(System):
             return BACK
         if message.kind == "answer":
             state.round_s, state.period = came_s - state.sent_s, int(message.numbers[0])
-        await node.compute(self._taking(message), self._take, state, message)
+        await node.compute(self.taking(message), self._take, state, message)
         state.furthest = max(state.furthest, message.step)
         return message.kind
 
-    def _taking(self, message: Message) -> Work:
-        return self.accounts.taking(message) if message.kind == "answer" else self.accounts.passes(6)
-
     def _take(self, state: WorkerState, message: Message) -> None:
-        change, size = self._change(state.link, message), state.weights.numel()
+        change, size = self.change(state.link, message), state.weights.numel()
         if self.options.merge == "overwrite" or message.kind == "mean":  # the mean is held to the last bit
             state.weights.copy_(state.link.told[:size])
         else:
@@ -292,94 +229,7 @@ class Concord(System):
         if message.kind == "mean":
             state.left.zero_()
 
-    def _change(self, link: Member, message: Message) -> torch.Tensor:
-        """What a message moves the x of its link by."""
-        match message.kind:
-            case "answer":
-                return self.accounts.take(link, message)
-            case "mean":
-                return self.accounts.take_whole(link, message)
-            case _:
-                return self.accounts.settle(link, message)
-
-    def _keep_up(self, node: Node, state: WorkerState, step: int) -> None:
-        """Go on from the furthest step, where this one is too far behind."""
-        furthest = min(state.furthest, node.stop_at)
-        if step + 1 < (1 - self.options.lag) * furthest:
-            state.step = furthest - 1  # which is counted now
-
-    # Servers
-
-    async def lps(self, node: Node, state: ServerState) -> None:
-        await self._serve(node, state)
-
-    async def global_server(self, node: Node, state: ServerState) -> None:
-        await self._serve(node, state)
-
-    async def _serve(self, node: Node, state: ServerState) -> None:
-        """Take in all that has come, then answer; until the members' segment is over."""
-        inbox, desk = Inbox(node), Desk(node.clients)
-        while inbox.items or state.link.waiting or not node.all_ended(desk.members):
-            arrived = await inbox.next(node, "its members", self._deadline_s(state, desk))
-            if arrived is not None:
-                await self._take_in(node, state, desk, *arrived[:2])
-            elif node.now() >= self._deadline_s(state, desk):
-                self._leave_out_late(node, state, desk)
-            if not inbox.items:
-                desk.ended = {peer for peer in desk.members if node.all_ended([peer])}
-                await self._answer(node, state, desk)
-                await self._send_above(node, state, desk)
-                await self._end(node, state, desk)
-
-    async def _take_in(self, node: Node, state: ServerState, desk: Desk, peer: str, message: Message) -> None:
-        state.furthest = max(state.furthest, message.step)
-        if peer not in desk.members:
-            await self._take_from_above(node, state, desk, message)
-            return
-        if peer in desk.late:
-            desk.late.remove(peer)
-            self._record(node, state, peer, back=True)
-        place = desk.members.index(peer)
-        if message.kind == BACK:
-            desk.owed.pop(peer, None)
-            desk.last.discard(peer)
-            reply = self.accounts.reply
-            await node.send(
-                peer, await node.compute(self.accounts.passes(3), reply, state.books, place, message, state.furthest)
-            )
-            return
-        whole = message.kind == "last"
-        work = self.accounts.passes(4) if whole else self.accounts.counting(message)
-        await node.compute(work, self.accounts.count, state.books, place, message, whole)
-        if whole:
-            desk.last.add(peer)
-            return
-        together, step_s, round_s = message.numbers[1:]
-        if step_s and round_s:
-            state.ratios[place] = round_s / step_s
-            state.paces[place] = max(state.period, 1) * step_s + round_s
-        desk.owed[peer] = bool(together)
-        if together:
-            desk.since_s = min(desk.since_s, node.now())
-
-    async def _answer(self, node: Node, state: ServerState, desk: Desk) -> None:
-        """Answer those who wait for nobody, and the others once all are there."""
-        complete = desk.complete() and self._agreed_above(node, state, desk)
-        due = [peer for peer in desk.members if peer in desk.owed and (complete or not desk.owed[peer])]
-        if not due:
-            return
-        state.period = self._period(state)
-        places = [desk.members.index(peer) for peer in due]
-        key = Key(self.task.seed, self.task.roles.stream_of(node.name), state.furthest)
-        answers = await node.compute(self.accounts.answering, self.accounts.answer, state.books, places, key)
-        for peer, buffers in zip(due, answers, strict=True):
-            del desk.owed[peer]
-            await node.send(peer, Message("answer", state.furthest, buffers, (float(state.period),)))
-        if complete:
-            desk.since_s, desk.asked_above = inf, False
-        state.answers += 1
-
-    def _period(self, state: ServerState) -> int:
+    def period(self, state: ServerState) -> int:
         """The rule: 0 for apart, else the steps from one together round to the next."""
         if self.options.lan == "apart":
             return 0
@@ -390,101 +240,14 @@ class Concord(System):
         most = self.options.drift * (2 if state.period else 1)
         return steps if steps <= most or self.options.lan == "together" else 0
 
-    def _deadline_s(self, state: ServerState, desk: Desk) -> float:
-        """Until when those who are late are waited for."""
-        return desk.since_s + LATE * max(state.paces) if max(state.paces) else inf
-
-    def _leave_out_late(self, node: Node, state: ServerState, desk: Desk) -> None:
-        for peer in desk.absent():
-            desk.late.add(peer)
-            self._record(node, state, peer, back=False)
-        desk.since_s = inf
-
-    def _record(self, node: Node, state: ServerState, peer: str, back: bool) -> None:
-        node.record(Absent(time_s=node.now(), node=node.name, peer=peer, step=state.furthest, back=back))
-
-    # An LPS as a member of the global server's
-
-    def _agreed_above(self, node: Node, state: ServerState, desk: Desk) -> bool:
-        """Whether a round above that is to come before the members' answers is over: with `wan` together."""
-        if self.options.wan == "apart" or node.name == node.global_server:
-            return True
-        if not desk.asked_above:
-            desk.asked_above, state.answers = True, state.answers + 1
-            return state.answers < self.options.wan_period
-        return not state.link.waiting
-
-    async def _send_above(self, node: Node, state: ServerState, desk: Desk) -> None:
-        """Begin a round with the global server, where none is under way."""
-        ready = state.answers >= self.options.wan_period and not state.link.waiting and not desk.told_above
-        if not ready or node.name == node.global_server:
-            return
-        state.answers = 0
-        key = Key(self.task.seed, self.task.roles.stream_of(node.name), state.furthest)
-        send = self.accounts.send
-        buffers = await node.compute(self.accounts.sending, send, state.link, state.books.total, key)
-        together = float(self.options.wan == "together")
-        numbers = (float(state.link.number), together, 0.0, 0.0)
-        await node.send(node.server, Message("difference", state.furthest, buffers, numbers))
-
-    async def _take_from_above(self, node: Node, state: ServerState, desk: Desk, message: Message) -> None:
-        if message.kind == BACK:
-            await node.send(node.server, self.accounts.ask(state.link))
-            return
-        await node.compute(self._taking(message), self._take_above, state, message)
-        if message.kind == "mean":
-            desk.mean = message
-        elif message.kind == CATCH_UP:
-            desk.told_above = False
-
-    def _take_above(self, state: ServerState, message: Message) -> None:
-        """z is the x of the link above."""
-        state.books.total.add_(self._change(state.link, message))
-        if message.kind == "mean":
-            state.books.total.copy_(state.link.told)
-
-    # The end
-
     def _is_end(self, step: int) -> bool:
         return self.options.end and step == self.task.training.steps
 
-    async def _send_last(self, node: Node, link: Member, x: torch.Tensor, step: int) -> None:
-        buffers = await node.compute(self.accounts.passes(4), self.accounts.send_whole, link, x)
-        await node.send(node.server, Message("last", step, buffers, (float(link.number),)))
-
-    async def _end(self, node: Node, state: ServerState, desk: Desk) -> None:
-        """All have sent their last: so does an LPS, and the global server tells the mean; that is then passed on."""
-        self._tell_the_dead(node, desk)
-        if not desk.last or not desk.members_are(desk.last | desk.ended):
-            return
-        if desk.mean is None and node.name != node.global_server:
-            if not (desk.told_above or state.link.waiting):
-                desk.told_above = True
-                await self._send_last(node, state.link, state.books.total, state.furthest)
-            return
-        places = [desk.members.index(peer) for peer in desk.members if peer in desk.last]
-        buffers = await node.compute(self.accounts.passes(2), self.accounts.tell_whole, state.books, places)
-        desk.mean = Message("mean", state.furthest, buffers)
-        told, desk.last = desk.last, set()
-        for peer in desk.members:
-            if peer in told:
-                await node.send(peer, desk.mean)
-
-    # Who was dead
-
-    async def rejoin(self, node: Node, state: WorkerState | ServerState) -> None:
-        if node.name != node.global_server:
-            await node.send(node.server, self.accounts.ask(state.link))
-        await node.broadcast(node.clients, Message(BACK, 0))
-
-    def _tell_the_dead(self, node: Node, desk: Desk) -> None:
-        """That the segment is over, where all who cannot be dead have ended it."""
-        done, mortal = desk.last | desk.ended, node.mortal.intersection(desk.members)
-        if done and not desk.over and (done | mortal).issuperset(desk.members):
-            desk.over = True
-            for peer in desk.members:
-                if peer in mortal - done:
-                    node.spawn(node.send(peer, Message(OVER, 0)))
+    def _keep_up(self, node: Node, state: WorkerState, step: int) -> None:
+        """Go on from the furthest step, where this one is too far behind."""
+        furthest = min(state.furthest, node.stop_at)
+        if step + 1 < (1 - self.options.lag) * furthest:
+            state.step = furthest - 1  # which is counted now
 
     # Results
 

@@ -17,9 +17,11 @@ what b has got. Only what is added to an x changes it. Neither a code's error no
 that what members add is neither lost nor counted twice. A server's z may be the x of a server above; then its lines
 hold there, and the sum over the whole tree is kept.
 
+At any moment, with rounds under way, this is z + sum of share (x - a), less the s of rounds that have been counted.
+
 Messages are lost where a role dies. Rounds have numbers, a server remembers the last one that it counted, and who is
-back asks (`ask`, `reply`, `settle`): a round that was counted is taken out of x, another stays in it, and z itself comes
-back in float32.
+back asks (`ask`, `reply`, `settle`): a round that was counted is taken out of x, another stays in it, and z itself
+comes back in float32.
 """
 
 from __future__ import annotations

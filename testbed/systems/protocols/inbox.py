@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
@@ -19,13 +18,13 @@ class Inbox:
         for peer in node.clients:
             node.spawn_server(self._fill(node, peer))
         if node.roles.server_of(node.name) is not None:
-            node.spawn_server(self._fill(node, node.server, lambda: not node.at_rest))
+            node.spawn_server(self._fill(node, node.server))
         self.items: deque[tuple[str, Message, float]] = deque()
         self._came = Signal()
 
-    async def _fill(self, node: Node, peer: str, busy: Callable[[], bool] = lambda: False) -> None:
+    async def _fill(self, node: Node, peer: str) -> None:
         """Take in what comes until the peer's segment is over, which wakes whoever waits, too."""
-        async for _, message in node.serve((peer,), busy):
+        async for _, message in node.serve((peer,)):
             self.items.append((peer, message, node.now()))
             self._came.set()
         self._came.set()
