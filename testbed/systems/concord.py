@@ -56,7 +56,7 @@ from testbed.systems.protocols.accounts import Accounts, Member
 from testbed.systems.protocols.base import Knob, Options, Task
 from testbed.systems.protocols.inbox import Inbox
 from testbed.systems.protocols.replica import Replica
-from testbed.systems.protocols.servers import AveragingServers, ServerState
+from testbed.systems.protocols.servers import AveragingServers, ServerState, furthest_in
 from testbed.types import Count, Fraction, Positive
 from testbed.wan.plan import region_of
 from testbed.workloads.optimizer import SGD, SGDState
@@ -184,7 +184,7 @@ class Concord(AveragingServers):
         state.since, state.sent_s = 0, node.now()
         key = Key(self.task.seed, self.worker_index(node), state.step)
         buffers = await node.compute(self.accounts.sending, self._difference, state, key)
-        numbers = (float(state.link.number), float(bool(state.period)), state.step_s, state.round_s)
+        numbers = (float(state.step), float(state.link.number), float(bool(state.period)), state.step_s, state.round_s)
         await node.send(node.server, Message("difference", state.step, buffers, numbers))
 
     def _difference(self, state: WorkerState, key: Key) -> Sequence:
@@ -213,9 +213,9 @@ class Concord(AveragingServers):
             await node.send(node.server, self.accounts.ask(state.link))
             return BACK
         if message.kind == "answer":
-            state.round_s, state.period = came_s - state.sent_s, int(message.numbers[0])
+            state.round_s, state.period = came_s - state.sent_s, int(message.numbers[1])
         await node.compute(self.taking(message), self._take, state, message)
-        state.furthest = max(state.furthest, message.step)
+        state.furthest = max(state.furthest, furthest_in(message))
         return message.kind
 
     def _take(self, state: WorkerState, message: Message) -> None:

@@ -35,6 +35,7 @@ CASES |= {name: (name, {}) for name in sorted(SYSTEMS) if name not in CASES}
 SIZED_BY_VALUES = (
     "adaptive",
     "bgt",
+    "concord",
     "demo",
     "dgc",
     "ef21",

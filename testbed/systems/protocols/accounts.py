@@ -63,7 +63,9 @@ class Books:
 
 
 class Accounts:
-    """The lines of one level's links, and what they are charged.
+    """The lines of links, and what they are charged.
+
+    The numbers of a message: the furthest step that its sender has heard of; of what a member sends then the round's.
 
     Parameters
     ----------
@@ -104,12 +106,12 @@ class Accounts:
         """Take a member's part into z."""
         part = (self.floats if whole else self.up).decode(message.buffers)
         books.total.add_(part, alpha=1 / len(books.counted))
-        books.counted[place] = int(message.numbers[0])
+        books.counted[place] = int(message.numbers[1])
 
-    def answer(self, books: Books, places: Sequence[int], key: Key) -> list[Sequence]:
+    def answer(self, books: Books, places: Sequence[int], keys: Sequence[Key]) -> list[Sequence]:
         """What each of some members is told."""
         answers = []
-        for place in places:
+        for place, key in zip(places, keys, strict=True):
             buffers = self.down.encode(books.total - books.told[place], key)
             books.told[place].add_(self.down.decode(buffers))
             answers.append(buffers)
@@ -149,23 +151,23 @@ class Accounts:
     def ask(self, member: Member) -> Message:
         """Ask what became of the round under way."""
         member.waiting = member.asking = True
-        return Message(BACK, 0, (), (float(member.number),))
+        return Message(BACK, 0, (), (0.0, float(member.number)))
 
     def reply(self, books: Books, place: int, question: Message, step: int) -> Message:
         """z for one who asks; whether the round that it asks for is in it; and the number that the next one follows on.
 
         A server that began afresh has forgotten what it counted: that is lost rather than counted twice.
         """
-        number, counted = int(question.numbers[0]), books.counted[place]
+        number, counted = int(question.numbers[1]), books.counted[place]
         books.counted[place] = max(number, counted)
-        numbers = (float(counted != number - 1), float(books.counted[place]))
+        numbers = (float(step), float(counted != number - 1), float(books.counted[place]))
         return Message(CATCH_UP, step, self.tell_whole(books, [place]), numbers)
 
     def settle(self, member: Member, reply: Message) -> torch.Tensor:
         """Go on from the reply; returns what x is to be moved by."""
         member.asking = False
-        member.number = int(reply.numbers[1])
-        return self.take_whole(member, reply, bool(reply.numbers[0]))
+        member.number = int(reply.numbers[2])
+        return self.take_whole(member, reply, bool(reply.numbers[1]))
 
     # Charges: vectors read and written; what a code reads and writes is in its own
 

@@ -42,9 +42,10 @@ class ServerState:
     link: Member
     ratios: list[float]  # each member's r, 0: not known
     paces: list[float]  # seconds that each member's together round should take
-    period: int = 0
-    furthest: int = 0
-    answers: int = 0  # since the last round on the link above
+    period: int = 0  # of its members' together rounds
+    furthest: int = 0  # step that it has heard of
+    told: int = 0  # answers, which numbers them
+    answers: int = 0  # times it has answered since the last round on the link above
 
 
 @dataclass
@@ -91,6 +92,11 @@ class Desk:
     def members_are(self, here: set[str]) -> bool:
         """Whether `here` is all of them."""
         return here.issuperset(self.members)
+
+
+def furthest_in(message: Message) -> int:
+    """The furthest step that the sender has heard of; 0 of one who asks."""
+    return int(message.numbers[0]) if message.numbers else 0
 
 
 class AveragingServers(System):
@@ -142,7 +148,7 @@ class AveragingServers(System):
                 await self._end(node, state, desk)
 
     async def _take_in(self, node: Node, state: ServerState, desk: Desk, peer: str, message: Message) -> None:
-        state.furthest = max(state.furthest, message.step)
+        state.furthest = max(state.furthest, furthest_in(message))
         if peer not in desk.members:
             await self._take_from_above(node, state, desk, message)
             return
@@ -161,7 +167,7 @@ class AveragingServers(System):
         if whole:
             desk.last.add(peer)
             return
-        together, step_s, round_s = message.numbers[1:]
+        together, step_s, round_s = message.numbers[2:]
         if step_s and round_s:
             state.ratios[place] = round_s / step_s
             state.paces[place] = max(state.period, 1) * step_s + round_s
@@ -177,11 +183,14 @@ class AveragingServers(System):
             return
         state.period = self.period(state)
         places = [desk.members.index(peer) for peer in due]
-        key = Key(self.task.seed, self.task.roles.stream_of(node.name), state.furthest)
-        answers = await node.compute(self.accounts.answering, self.accounts.answer, state.books, places, key)
-        for peer, buffers in zip(due, answers, strict=True):
+        first, stream = state.told, self.task.roles.stream_of(node.name)
+        state.told += len(due)
+        keys = [Key(self.task.seed, stream, number) for number in range(first, state.told)]
+        answers = await node.compute(self.accounts.answering, self.accounts.answer, state.books, places, keys)
+        numbers = (float(state.furthest), float(state.period))
+        for number, (peer, buffers) in enumerate(zip(due, answers, strict=True), first):
             del desk.owed[peer]
-            await node.send(peer, Message("answer", state.furthest, buffers, (float(state.period),)))
+            await node.send(peer, Message("answer", number, buffers, numbers))
         state.answers += not desk.asked_above
         if complete:
             desk.since_s, desk.asked_above = inf, False
@@ -216,12 +225,12 @@ class AveragingServers(System):
         if not ready or node.name == node.global_server:
             return
         state.answers = 0
-        key = Key(self.task.seed, self.task.roles.stream_of(node.name), state.furthest)
+        number = state.link.number
+        key = Key(self.task.seed, self.task.roles.stream_of(node.name), number)
         send = self.accounts.send
         buffers = await node.compute(self.accounts.sending, send, state.link, state.books.total, key)
-        together = float(self.wan_together)
-        numbers = (float(state.link.number), together, 0.0, 0.0)
-        await node.send(node.server, Message("difference", state.furthest, buffers, numbers))
+        numbers = (float(state.furthest), float(state.link.number), float(self.wan_together), 0.0, 0.0)
+        await node.send(node.server, Message("difference", number, buffers, numbers))
 
     async def _take_from_above(self, node: Node, state: ServerState, desk: Desk, message: Message) -> None:
         if message.kind == BACK:
@@ -244,7 +253,7 @@ class AveragingServers(System):
     async def send_last(self, node: Node, link: Member, x: torch.Tensor, step: int) -> None:
         """Send what the server has not been told yet."""
         buffers = await node.compute(self.accounts.passes(4), self.accounts.send_whole, link, x)
-        await node.send(node.server, Message("last", step, buffers, (float(link.number),)))
+        await node.send(node.server, Message("last", step, buffers, (float(step), float(link.number))))
 
     async def _end(self, node: Node, state: ServerState, desk: Desk) -> None:
         """All have sent their last: so does an LPS, and the global server tells the mean; that is then passed on."""
@@ -258,7 +267,7 @@ class AveragingServers(System):
             return
         places = [desk.members.index(peer) for peer in desk.members if peer in desk.last]
         buffers = await node.compute(self.accounts.passes(2), self.accounts.tell_whole, state.books, places)
-        desk.mean = Message("mean", state.furthest, buffers)
+        desk.mean = Message("mean", state.furthest, buffers, (float(state.furthest),))
         told, desk.last = desk.last, set()
         for peer in desk.members:
             if peer in told:
