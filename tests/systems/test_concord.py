@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import SMALL, Played, network, play, quadratic_task
+from small_runs import Played, each_system, network, play, quadratic_task
 
 from testbed.errors import InputError
+from testbed.layout import Layout
 from testbed.record.events import Absent, LinkBytes, StepDone
 from testbed.roles.roles import Kind, Roles
 from testbed.systems import Task
@@ -22,7 +23,8 @@ from testbed.workloads.schedule import Constant
 
 LAN, WAN = Link(1000, 0.5), Link(50, 40)
 PROFILE = network(("a", "b", "c"), LAN, WAN)
-STEPS = 30  # of some 50 ms
+STEPS = 24  # of some 50 ms
+TWO = Layout.of([("first.weight", (12, 8)), ("last.bias", (8,))])
 APART, TOGETHER = {"lan": "apart"}, {"lan": "together"}
 FAULTS = {
     "none": [],
@@ -58,14 +60,15 @@ MODES: dict[str, dict[str, Any]] = {
 
 def task_of(kind: Kind = "tree", steps: int = STEPS, **training: Any) -> Task:
     roles = Roles(("a", "b", "c"), 2, "a", kind)
-    return quadratic_task(roles, steps, training=Training(steps=steps, schedule=Constant(rate=0.05), **training))
+    training = {"steps": steps, "schedule": Constant(rate=0.05), **training}
+    return quadratic_task(roles, steps, layout=TWO, training=Training(**training))
 
 
 class Steps:
     """The mean over the workers of what steps have added to their weights, in float64."""
 
     def __init__(self, patch: pytest.MonkeyPatch, workers: int) -> None:
-        self.made = torch.zeros(SMALL.size, dtype=torch.float64)
+        self.made = torch.zeros(TWO.size, dtype=torch.float64)
         update = Concord._update
 
         def counted(system: Concord, state: WorkerState, gradient: torch.Tensor, step: int) -> None:
@@ -82,13 +85,13 @@ def total(states: Mapping[str, Any], roles: Roles) -> torch.Tensor:
     def held(server: str) -> torch.Tensor:
         books: Books = states[server].books
         clients = roles.clients_of(server)
-        kept = books.total.double()[: SMALL.size].clone()
+        kept = books.total.double()[: TWO.size].clone()
         for place, name in enumerate(clients):
             link = states[name].link
             x = held(name) if name in roles.lpss else states[name].weights.double()
             if link.waiting and books.counted[place] == link.number:
-                x = x - link.sent.double()[: SMALL.size]
-            kept += (x - link.told.double()[: SMALL.size]) / len(clients)
+                x = x - link.sent.double()[: TWO.size]
+            kept += (x - link.told.double()[: TWO.size]) / len(clients)
         return kept
 
     return held(roles.global_server)
@@ -99,7 +102,7 @@ def run(
     options: Mapping[str, Any],
     faults: Sequence[str] = (),
     kind: Kind = "tree",
-    stops: Sequence[int] = (11,),
+    stops: Sequence[int] = (9,),
 ) -> Played:
     """Play it and hold the sum against what steps made, at each boundary."""
     task = task_of(kind)
@@ -118,20 +121,18 @@ def run(
 
 
 @pytest.mark.parametrize("kind", ["tree", pytest.param("flat", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", each_system(MODES, "auto", "all together"))
 def test_nothing_is_lost_or_counted_twice_in_any_mode(mode: str, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     run(monkeypatch, MODES[mode], kind=kind)
 
 
-@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("coding", each_system(CODINGS, "float32", "feedback", "averaged velocity"))
 def test_nor_by_any_code(coding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run(monkeypatch, CODINGS[coding])
 
 
-@pytest.mark.parametrize(
-    "mode", ["auto", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("apart", "all together"))]
-)
-@pytest.mark.parametrize("fault", [name for name in FAULTS if name != "none"])
+@pytest.mark.parametrize("mode", each_system(["auto", "apart", "all together"], "auto"))
+@pytest.mark.parametrize("fault", each_system(set(FAULTS) - {"none"}, "partition", "outages", "killed LPS", "deaths"))
 def test_nor_by_any_fault(fault: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run(monkeypatch, MODES[mode], FAULTS[fault])
 
@@ -152,7 +153,9 @@ def test_overwriting_loses_what_was_made_meanwhile(monkeypatch: pytest.MonkeyPat
         run(monkeypatch, {"merge": "overwrite", "lan": "apart"})
 
 
-@pytest.mark.parametrize("fault", ["none", "partition", "killed worker", "killed LPS", "region leaves"])
+@pytest.mark.parametrize(
+    "fault", each_system(["none", "partition", "killed worker", "killed LPS", "region leaves"], "none", "killed LPS")
+)
 def test_every_worker_ends_with_the_average_to_the_bit(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     played = run(monkeypatch, {}, FAULTS[fault])
     task = played.system.task
@@ -162,8 +165,13 @@ def test_every_worker_ends_with_the_average_to_the_bit(fault: str, monkeypatch: 
         assert played.states[name].step == STEPS
     for server in (task.roles.global_server, *task.roles.lpss):
         assert torch.equal(played.states[server].books.total, first), server
-    open_end = run(monkeypatch, {"end": False}, FAULTS[fault])
-    assert open_end.clock_s < played.clock_s, "the end takes time"
+
+
+def test_the_end_is_charged() -> None:
+    closed, left_open = (play("concord", task_of(), PROFILE, {"end": end}) for end in (True, False))
+    assert left_open.clock_s < closed.clock_s
+    copies = [left_open.states[name].weights for name in left_open.system.task.roles.workers]
+    assert not any(torch.equal(copy, copies[0]) for copy in copies[1:])
 
 
 def test_all_together_in_float32_it_is_the_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,13 +202,17 @@ def test_the_mode_follows_from_a_rounds_time_over_a_steps(rate_mbit: float, rtt_
     assert waited <= 0.4, "the rule's share, and what the first rounds took until it was known"
 
 
-def test_a_trace_or_fault_changes_the_mode_while_it_lasts() -> None:
-    slow = play("concord", task_of(), PROFILE, {}, faults=["delay * ms=400 at 0s"])  # WAN only: the LAN's mode stays
-    assert set(together(slow).values()) == set(together(play("concord", task_of(), PROFILE, {})).values())
-    late = play("concord", task_of(), PROFILE, {}, faults=["pause a/lps at 0.5s for 1s"])
-    assert (
-        late.clock_s < play("concord", task_of(), PROFILE, TOGETHER, faults=["pause a/lps at 0.5s for 1s"]).clock_s + 1
-    )
+def test_the_mode_changes_while_the_run_goes_on() -> None:
+    """Workers that are slow wait for their LAN, which takes a third of their step; fast again, they do not."""
+    task, periods = task_of(), []
+
+    def note(states: Mapping[str, Any]) -> None:
+        periods.append({states[name].period for name in task.roles.workers})
+
+    profile = network(("a", "b", "c"), Link(1000, 60), WAN)
+    slow = ["slow */w* factor=4 at 0s for 2s"]
+    play("concord", task, profile, {"drift": 2}, stops=(7,), between=note, faults=slow)
+    assert min(periods[0]) > 0 and periods[1] == {0}, periods
 
 
 def test_nobody_waits_for_the_wan() -> None:
@@ -238,16 +250,17 @@ def test_a_straggler_goes_on_from_the_furthest_step() -> None:
     assert all(played.states[name].step == STEPS for name in steps)
 
 
-@pytest.mark.parametrize("options", [{}, APART, {"error": 0.0}, {"coding": "feedback"}], ids=str)
-def test_it_comes_to_the_mean_of_the_workers_points(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("coding", each_system(CODINGS, "default"))
+def test_it_comes_to_the_mean_of_the_workers_points(coding: str) -> None:
     """Each worker pulls to a point of its own, as with shards that differ: the sum's fixed point is their mean."""
-    task = task_of(steps=150)
-    played = play("concord", task, PROFILE, options)
+    task = task_of(steps=90)
+    played = play("concord", task, PROFILE, CODINGS[coding] | APART)
     goal = torch.stack([task.learner(k).target for k in range(len(task.roles.workers))]).mean(0)  # type: ignore[attr-defined]
     away = float((played.models["full"] - goal).norm() / (task.initial - goal).norm())
-    assert away < 0.05
+    assert away < 0.1
 
 
+@pytest.mark.slow
 def test_momentum_is_averaged_where_it_is_asked_for() -> None:
     task = task_of(optimizer=SGD(momentum=0.8))
     local = play("concord", task, PROFILE, {"rate": 0.01, "end": False})
