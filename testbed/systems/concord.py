@@ -81,7 +81,7 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     lan: Literal["auto", "together", "apart"] = "auto"
     wan: Literal["apart", "together"] = "apart"
     waiting: Positive = 0.25
-    drift: Count = 4
+    drift: Count = 1
     lan_period: Count = 1
     wan_period: Count = 1
     error: Annotated[float, msgspec.Meta(ge=0, le=0.25)] = 0.1

@@ -246,7 +246,7 @@ def test_a_straggler_goes_on_from_the_furthest_step() -> None:
     steps = {name: 0 for name in played.system.task.roles.workers}
     for event in played.of(StepDone):
         steps[event.node] += 1
-    assert steps["b/w0"] == STEPS and 3 <= steps["b/w1"] < STEPS / 3
+    assert steps["b/w0"] == STEPS and 2 <= steps["b/w1"] < STEPS / 2
     assert all(played.states[name].step == STEPS for name in steps)
 
 
