@@ -55,6 +55,7 @@ DEVICES = ("m60", "l40s", "h100")
 WORKLOADS = ("own", "own-gpt")
 MOST = 0.5  # part of its step that the other spends on communication: there we aim at twice as fast
 KEYS = ["workload", "profile", "device"]
+FIGURES = ["waiting", "other_s", "ours_s", "speedup", "low", "high", "held_s"]
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def compared(frame: pd.DataFrame) -> pd.DataFrame:
     for keys, here in frame.groupby(KEYS, sort=False):
         target_s = here.pivot(index="system", columns="seed", values="target_s")
         reached = target_s.dropna()
-        row = dict(zip(KEYS, keys, strict=True)) | {"best_other": "", "speedup": np.nan}
+        row = dict(zip(KEYS, keys, strict=True)) | dict.fromkeys(FIGURES, np.nan) | {"best_other": ""}
         others = reached.drop(index=OURS, errors="ignore")
         if len(others):
             best = np.log(others).mean(axis=1).idxmin()
@@ -187,17 +188,17 @@ def markdown(frame: pd.DataFrame) -> str:
     heads = [*KEYS, "best other", "its step waits", "its time", "ours", "speedup", "95 %", "until all hold ours"]
     rows = []
     for row in frame.to_dict("records"):
-        interval = f"{row['low']:.2f} to {row['high']:.2f}" if row.get("low") == row.get("low") else NONE
-        cells = [_or_none(row.get(key), duration) for key in ("other_s", "ours_s")]
-        waits, speedup = _or_none(row.get("waiting"), percent), _or_none(row["speedup"], times)
+        interval = NONE if pd.isna(row["low"]) else f"{row['low']:.2f} to {row['high']:.2f}"
+        cells = [_or_none(row[key], duration) for key in ("other_s", "ours_s")]
+        waits, speedup = _or_none(row["waiting"], percent), _or_none(row["speedup"], times)
         other = look(row["best_other"]).label if row["best_other"] else NONE
         held = _or_none(row["held_s"], duration)
         rows.append([*(row[key] for key in KEYS), other, waits, *cells, speedup, interval, held])
     return markdown_table(heads, rows)
 
 
-def _or_none(value: float | None, write: Callable[[Any], str]) -> str:
-    return NONE if value is None or value != value else write(value)
+def _or_none(value: float, write: Callable[[Any], str]) -> str:
+    return NONE if pd.isna(value) else write(value)
 
 
 def draw(frame: pd.DataFrame) -> Sheet:
@@ -205,7 +206,7 @@ def draw(frame: pd.DataFrame) -> Sheet:
     workloads = list(dict.fromkeys(frame["workload"]))
     with drawing(COLUMN):
         figure = Sheet(3.45 * len(workloads), 2.9, COLUMN)
-        norm = TwoSlopeNorm(0.0, -1.0, max(1.0, float(np.log2(frame["speedup"]).max(skipna=True) or 1.0)))
+        norm = TwoSlopeNorm(0.0, -1.0, max([1.0, *np.log2(frame["speedup"].dropna())]))
         for axes, workload in zip(figure.subplots(1, len(workloads), squeeze=False)[0], workloads, strict=True):
             here = frame[frame["workload"] == workload]
             profiles, devices = (list(dict.fromkeys(here[key])) for key in ("profile", "device"))
@@ -220,7 +221,7 @@ def draw(frame: pd.DataFrame) -> Sheet:
                 other = look(row.best_other).label if row.best_other else "nobody"
                 back = axes.text(x, y, f"{said}\n{other}", ha="center", va="center", fontsize=6, color=INK.text)
                 back.set_bbox({"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 1})
-                if getattr(row, "waiting", 0.0) > MOST:
+                if row.waiting > MOST:
                     axes.add_patch(Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, ec=INK.text, lw=1.2))
         figure.suptitle(f"{look(OURS).label} against the best other system", x=0.01, ha="left", fontweight="bold")
     return figure

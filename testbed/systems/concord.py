@@ -12,8 +12,9 @@ and becomes. In ten lines, with a, b, s, C and D as in `accounts`:
              of its workers at once; z is its x on the WAN, where no round is under way: send C(z - a)
     GS       as an LPS, of LPSs: Z <- Z + s / regions
     mode     r = time of a LAN round / time of a step; k = ceil(r / waiting), so that waiting for every k-th step's
-             round takes at most the share `waiting` of the compute time. k <= drift: together, every k steps; else
-             apart: workers never wait, and the period is r steps
+             round takes at most the part `waiting` of the compute time. k <= drift: together, every k steps; else
+             apart: workers never wait, and the period is r steps. With `drift` 1 they wait if r <= waiting, which is
+             what an answer that comes a step late costs in steps: 1 to 2 % by docs/own-system.md
     end      differences in float32 up the tree, then Z in float32 down: the average, the same bits at every worker
 
 Decisions:
@@ -69,8 +70,8 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     ----------
     lan : whether workers wait for their LPS: by the rule, always ("together") or never ("apart")
     wan : whether regions go on while their LPS waits for the global server ("apart"), or wait, too
-    waiting : of the rule: the share of compute time that waiting for the LAN may take
-    drift : of the rule: the most steps that workers are to make by themselves to keep that share
+    waiting : of the rule: the part of compute time that waiting for the LAN may take
+    drift : of the rule: the most steps that workers are to make by themselves to keep to that
     lan_period, wan_period : a link's next round begins at the earliest so many steps, or answers of the LPS, later
     error : how coarse the code is: mean square of what it leaves out, as a part of what there is; 0: float32
     coding, merge, velocity : see the module's rules 6 and 7
@@ -80,7 +81,7 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
 
     lan: Literal["auto", "together", "apart"] = "auto"
     wan: Literal["apart", "together"] = "apart"
-    waiting: Positive = 0.25
+    waiting: Positive = 0.02
     drift: Count = 1
     lan_period: Count = 1
     wan_period: Count = 1

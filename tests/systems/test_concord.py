@@ -211,7 +211,7 @@ def test_the_mode_changes_while_the_run_goes_on() -> None:
 
     profile = network(("a", "b", "c"), Link(1000, 60), WAN)
     slow = ["slow */w* factor=4 at 0s for 2s"]
-    play("concord", task, profile, {"drift": 2}, stops=(7,), between=note, faults=slow)
+    play("concord", task, profile, {"waiting": 0.25, "drift": 2}, stops=(7,), between=note, faults=slow)
     assert min(periods[0]) > 0 and periods[1] == {0}, periods
 
 
