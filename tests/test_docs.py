@@ -210,7 +210,7 @@ def test_the_papers_page_lists_every_experiment_and_each_can_be_read() -> None:
     page = (ROOT / "docs" / "papers.md").read_text()
     rows = re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)
     listed = {name for row in rows for name in re.findall(r"`([^`]+)`", row)} - {"TARGET"}
-    of_no_paper = {"gpt", "gpt-diloco", "cifarnet-long", "faults"}
+    of_no_paper = {"gpt", "gpt-diloco", "cifarnet-long", "faults", "own", "own-gpt"}
     assert listed | of_no_paper == {path.stem for path in (ROOT / "experiments").glob("*.toml")}
     for name in listed:
         for scale in ("", *re.findall(rf"`{name}`.*?`SCALE=([\w-]+)`", page)):

@@ -72,7 +72,8 @@ class Stated:
 class Recorded:
     """What a system sent in a run with one seed.
 
-    A role that was no part of it sends what one of its kind did. After its end all is as in its last step.
+    A role that was no part of it sends what one of its kind did. After its end all is as in its last step; messages
+    that have numbers of their own may go beyond it.
 
     Parameters
     ----------
@@ -122,7 +123,8 @@ class Recorded:
 
     def buffers(self, sender: str, step: int, kind: str, elements: int) -> Sequence[int]:
         """As recorded."""
-        recorded = self._of(sender, kind).get(min(step, self.steps - 1), ())
+        known = self._of(sender, kind)
+        recorded = known[step] if step in known else known.get(min(step, self.steps - 1), ())
         return recorded if self.scale == 1 else [round(self.scale * nbytes) for nbytes in recorded]
 
     def alike(self, kinds: Collection[str]) -> bool:

@@ -40,6 +40,7 @@ SIZED_BY_VALUES = (
     "adaptive",
     "bgt",
     "deco",
+    "concord",
     "demo",
     "dgc",
     "ef21",

@@ -1,0 +1,196 @@
+"""Averaging over links by double entry: each link is an account of its own, and nobody waits for a third.
+
+A member has a vector x of its own, a server a vector z that stands for all members. `C` codes a vector, `D` decodes it.
+Both ends of a link know what the server has told this member so far, at the member a, at the server b:
+
+    member   q = C(x - a);  s = D(q);  send q                at most one round of a link is under way
+    server   z <- z + share s;  p = C(z - b);  b <- b + D(p);  send p
+    member   a <- a + D(p);  x <- x + D(p) - s               x has gone on meanwhile, and keeps what it made
+
+So x becomes z, plus what C left out, plus what was made while the round was under way. With the members' shares adding
+up to 1, every line leaves
+
+    z + sum of share (x - b)
+
+as it was: a server's line moves z by share s and (z - b) of nobody else, a member's line takes s out of x and puts in
+what b has got. Only what is added to an x changes it. Neither a code's error nor delay nor order takes part in this, so
+that what members add is neither lost nor counted twice. A server's z may be the x of a server above; then its lines
+hold there, and the sum over the whole tree is kept.
+
+At any moment, with rounds under way, this is z + sum of share (x - a), less the s of rounds that have been counted.
+
+Messages are lost where a role dies. Rounds have numbers, a server remembers the last one that it counted, and who is
+back asks (`ask`, `reply`, `settle`): a round that was counted is taken out of x, another stays in it, and z itself
+comes back in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from testbed.codecs.base import Key
+from testbed.message import Message
+from testbed.roles.attendance import BACK, CATCH_UP
+from testbed.roles.compute import Work
+from testbed.systems.protocols.base import Task
+
+
+@dataclass
+class Member:
+    """A member's side of its link: a, s, and the number of the latest round, which may be under way (`waiting`).
+
+    Where no round is under way s is zero. While the member is `asking` what became of one it begins no other.
+    """
+
+    told: torch.Tensor
+    sent: torch.Tensor
+    number: int = 0
+    waiting: bool = False
+    asking: bool = False
+
+
+@dataclass
+class Books:
+    """A server's side of all its links: z, each member's b, and the latest round that was counted of each."""
+
+    total: torch.Tensor
+    told: torch.Tensor  # [members, elements]
+    counted: list[int] = field(default_factory=list)
+
+
+class Accounts:
+    """The lines of links, and what they are charged.
+
+    The numbers of a message: the furthest step that its sender has heard of; of what a member sends then the round's.
+
+    Parameters
+    ----------
+    up, down, floats : code what members send, what servers answer, and what is told in full
+    """
+
+    def __init__(self, task: Task, up: Any, down: Any, floats: Any) -> None:
+        self.up, self.down, self.floats = up, down, floats
+        self._task = task
+        self._vectors = up.layout.size / task.layout.size  # of the model's size, in one
+
+    def member(self, x: torch.Tensor) -> Member:
+        """One that has been told x, and has sent nothing."""
+        return Member(x.clone(), torch.zeros_like(x))
+
+    def books(self, x: torch.Tensor, members: int) -> Books:
+        """Of a server whose members all begin at x."""
+        return Books(x.clone(), x.repeat(members, 1), [0] * members)
+
+    # A round
+
+    def send(self, member: Member, x: torch.Tensor, key: Key) -> Sequence:
+        """Open a round with what x differs by from what was told."""
+        buffers: Sequence = self.up.encode(x - member.told, key)
+        return self._opened(member, buffers, self.up)
+
+    def send_whole(self, member: Member, x: torch.Tensor) -> Sequence:
+        """The same in float32."""
+        buffers: Sequence = self.floats.encode(x - member.told)
+        return self._opened(member, buffers, self.floats)
+
+    def _opened(self, member: Member, buffers: Sequence, codec: Any) -> Sequence:
+        member.sent = codec.decode(buffers)
+        member.number, member.waiting = member.number + 1, True
+        return buffers
+
+    def count(self, books: Books, place: int, message: Message, whole: bool = False) -> None:
+        """Take a member's part into z."""
+        part = (self.floats if whole else self.up).decode(message.buffers)
+        books.total.add_(part, alpha=1 / len(books.counted))
+        books.counted[place] = int(message.numbers[1])
+
+    def answer(self, books: Books, places: Sequence[int], keys: Sequence[Key]) -> list[Sequence]:
+        """What each of some members is told."""
+        answers = []
+        for place, key in zip(places, keys, strict=True):
+            buffers = self.down.encode(books.total - books.told[place], key)
+            books.told[place].add_(self.down.decode(buffers))
+            answers.append(buffers)
+        return answers
+
+    def take(self, member: Member, message: Message) -> torch.Tensor:
+        """Close a round; returns what x is to be moved by."""
+        change: torch.Tensor = self.down.decode(message.buffers)
+        member.told.add_(change)
+        return self._closed(member, change.sub_(member.sent))
+
+    def _closed(self, member: Member, change: torch.Tensor) -> torch.Tensor:
+        member.sent.zero_()
+        member.waiting = member.asking
+        return change
+
+    # Whole vectors
+
+    def tell_whole(self, books: Books, places: Sequence[int]) -> Sequence:
+        """z as it is; b is z afterwards."""
+        for place in places:
+            books.told[place].copy_(books.total)
+        buffers: Sequence = self.floats.encode(books.total)
+        return buffers
+
+    def take_whole(self, member: Member, message: Message, counted: bool = True) -> torch.Tensor:
+        """What x is to be moved by where z has been told whole; `counted`: with the round under way in it."""
+        total: torch.Tensor = self.floats.decode(message.buffers)
+        change = total - member.told
+        if counted:
+            change.sub_(member.sent)
+        member.told.copy_(total)
+        return self._closed(member, change)
+
+    # Who was dead, or whose server was
+
+    def ask(self, member: Member) -> Message:
+        """Ask what became of the round under way."""
+        member.waiting = member.asking = True
+        return Message(BACK, 0, (), (0.0, float(member.number)))
+
+    def reply(self, books: Books, place: int, question: Message, step: int) -> Message:
+        """z for one who asks; whether the round that it asks for is in it; and the number that the next one follows on.
+
+        A server that began afresh has forgotten what it counted: that is lost rather than counted twice.
+        """
+        number, counted = int(question.numbers[1]), books.counted[place]
+        books.counted[place] = max(number, counted)
+        numbers = (float(step), float(counted != number - 1), float(books.counted[place]))
+        return Message(CATCH_UP, step, self.tell_whole(books, [place]), numbers)
+
+    def settle(self, member: Member, reply: Message) -> torch.Tensor:
+        """Go on from the reply; returns what x is to be moved by."""
+        member.asking = False
+        member.number = int(reply.numbers[2])
+        return self.take_whole(member, reply, bool(reply.numbers[1]))
+
+    # Charges: vectors read and written; what a code reads and writes is in its own
+
+    def passes(self, count: float) -> Work:
+        """Reading or writing a vector so many times."""
+        return self._task.passes(count * self._vectors)
+
+    def sending(self, buffers: Sequence) -> Work:
+        """x, a and their difference; coded, and decoded for s."""
+        return self._coded(self.up, buffers) + self.passes(3)
+
+    def counting(self, message: Message) -> Work:
+        """Decoded and added to z."""
+        return self._task.decoding(self.up, message) + self.passes(3)
+
+    def answering(self, answers: Sequence[Sequence]) -> Work:
+        """Each: z, b and their difference; coded, and decoded for b."""
+        return sum((self._coded(self.down, each) + self.passes(5) for each in answers), Work())
+
+    def taking(self, message: Message) -> Work:
+        """Decoded; s is read, a and x are read and written."""
+        return self._task.decoding(self.down, message) + self.passes(6)
+
+    def _coded(self, codec: Any, buffers: Sequence) -> Work:
+        charge: Callable[[Sequence], Work] = self._task.encoding(codec)
+        return charge(buffers) + self._task.decoding(codec, Message("", 0, buffers))

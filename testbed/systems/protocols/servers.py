@@ -1,0 +1,307 @@
+"""Servers of links that are averaged each for itself (`accounts`): whom they answer when, and how a run ends.
+
+An LPS and the global server are the same, but that an LPS is a member of the global server's as well, with its z for an
+x. A server takes in all that has come before it answers, so that those who come at the same time are told of each
+other. There are two kinds of rounds: in one that is "apart" a member is answered at once; one that is "together" is
+answered when all members are there, or when those who are not are late: a server waits three times as long as such a
+round takes by what members report, and then no more for who has not come until it is heard of (`Absent`).
+
+A run may end with the average at every worker: all send what they have not told yet in float32, up to the global
+server, whose z is then the mean of all x and comes down in float32 ("mean").
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import torch
+
+from testbed.codecs.base import Key
+from testbed.message import Message
+from testbed.record.events import Absent
+from testbed.roles.attendance import BACK, CATCH_UP
+from testbed.roles.compute import Work
+from testbed.roles.node import Node
+from testbed.roles.roles import kind_of
+from testbed.roles.traits import OVER
+from testbed.systems.protocols.accounts import Accounts, Books, Member
+from testbed.systems.protocols.base import System
+from testbed.systems.protocols.inbox import Inbox
+
+LATE = 3  # times what a together round should take, a server waits
+
+
+@dataclass
+class ServerState:
+    """An LPS or the global server; an LPS's z is its x on the `link` to the global server."""
+
+    books: Books
+    link: Member
+    ratios: list[float]  # each member's r, 0: not known
+    paces: list[float]  # seconds that each member's together round should take
+    period: int = 0  # of its members' together rounds
+    furthest: int = 0  # step that it has heard of
+    told: int = 0  # answers, which numbers them
+    answers: int = 0  # times it has answered since the last round on the link above
+
+
+@dataclass
+class Desk:
+    """What a server has to do within a segment.
+
+    Attributes
+    ----------
+    owed : whom it owes an answer, and whether that one waits for all others; `since_s`: the first who does
+    late : who is not waited for
+    last, ended : who has sent its last, who has ended its segment
+    asked_above, told_above : whether a together round, the last round, has been begun with the server above
+    mean : what it has told at the end
+    over : whether those who may be dead have been told that the segment is
+    """
+
+    members: tuple[str, ...]
+    owed: dict[str, bool] = field(default_factory=dict)
+    since_s: float = inf
+    late: set[str] = field(default_factory=set)
+    last: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    asked_above: bool = False
+    told_above: bool = False
+    mean: Message | None = None
+    over: bool = False
+
+    def forget(self, peer: str) -> None:
+        """What it has sent has been answered otherwise."""
+        self.owed.pop(peer, None)
+        self.last.discard(peer)
+        if not any(self.owed.values()):
+            self.since_s = inf
+
+    def absent(self) -> list[str]:
+        """Who is waited for by those who wait for all."""
+        here = {peer for peer, together in self.owed.items() if together} | self.late | self.last | self.ended
+        return [peer for peer in self.members if peer not in here]
+
+    def complete(self) -> bool:
+        """Whether there are such, and all they wait for are there."""
+        return any(self.owed.values()) and not self.absent()
+
+    def members_are(self, here: set[str]) -> bool:
+        """Whether `here` is all of them."""
+        return here.issuperset(self.members)
+
+
+def furthest_in(message: Message) -> int:
+    """The furthest step that the sender has heard of; 0 of one who asks."""
+    return int(message.numbers[0]) if message.numbers else 0
+
+
+class AveragingServers(System):
+    """The servers; a subclass adds the worker, and says which rounds are together.
+
+    Attributes
+    ----------
+    accounts : the links of both levels
+    wan_together, wan_period : whether an LPS answers a together round only after one with the global server, and how
+        many answers of an LPS there are to one such round at least
+    """
+
+    accounts: Accounts
+    wan_together = False
+    wan_period = 1
+    returning = ("worker", "lps", "gs")
+
+    @abstractmethod
+    def period(self, state: ServerState) -> int:
+        """Steps from one together round of a member to the next; 0: its rounds are apart."""
+
+    def returns(self, name: str) -> bool:
+        return kind_of(name) in self.returning
+
+    def server_state(self, name: str, x: torch.Tensor) -> ServerState:
+        """The state that a server starts from, with x for all."""
+        members = len(self.task.roles.clients_of(name))
+        return ServerState(self.accounts.books(x, members), self.accounts.member(x), [0.0] * members, [0.0] * members)
+
+    async def lps(self, node: Node, state: ServerState) -> None:
+        await self._serve(node, state)
+
+    async def global_server(self, node: Node, state: ServerState) -> None:
+        await self._serve(node, state)
+
+    async def _serve(self, node: Node, state: ServerState) -> None:
+        """Take in all that has come, then answer; until the members' segment is over."""
+        inbox, desk = Inbox(node), Desk(node.clients)
+        while inbox.items or state.link.waiting or not node.all_ended(desk.members):
+            arrived = await inbox.next(node, "its members", self._deadline_s(state, desk))
+            if arrived is not None:
+                await self._take_in(node, state, desk, *arrived[:2])
+            elif node.now() >= self._deadline_s(state, desk):
+                self._leave_out_late(node, state, desk)
+            if not inbox.items:
+                desk.ended = {peer for peer in desk.members if node.all_ended([peer])}
+                await self._answer(node, state, desk)
+                await self._send_above(node, state, desk)
+                await self._end(node, state, desk)
+
+    async def _take_in(self, node: Node, state: ServerState, desk: Desk, peer: str, message: Message) -> None:
+        state.furthest = max(state.furthest, furthest_in(message))
+        if peer not in desk.members:
+            await self._take_from_above(node, state, desk, message)
+            return
+        if peer in desk.late:
+            desk.late.remove(peer)
+            self._record(node, state, peer, back=True)
+        place = desk.members.index(peer)
+        if message.kind == BACK:
+            desk.forget(peer)
+            work, step = self.accounts.passes(3), state.furthest
+            await node.send(peer, await node.compute(work, self.accounts.reply, state.books, place, message, step))
+            return
+        whole = message.kind == "last"
+        work = self.accounts.passes(4) if whole else self.accounts.counting(message)
+        await node.compute(work, self.accounts.count, state.books, place, message, whole)
+        if whole:
+            desk.last.add(peer)
+            return
+        together, step_s, round_s = message.numbers[2:]
+        if step_s and round_s:
+            state.ratios[place] = round_s / step_s
+            state.paces[place] = max(state.period, 1) * step_s + round_s
+        desk.owed[peer] = bool(together)
+        if together:
+            desk.since_s = min(desk.since_s, node.now())
+
+    async def _answer(self, node: Node, state: ServerState, desk: Desk) -> None:
+        """Answer those who wait for nobody, and the others once all are there."""
+        complete = desk.complete() and self._agreed_above(node, state, desk)
+        due = [peer for peer in desk.members if peer in desk.owed and (complete or not desk.owed[peer])]
+        if not due:
+            return
+        state.period = self.period(state)
+        places = [desk.members.index(peer) for peer in due]
+        first, stream = state.told, self.task.roles.stream_of(node.name)
+        state.told += len(due)
+        keys = [Key(self.task.seed, stream, number) for number in range(first, state.told)]
+        answers = await node.compute(self.accounts.answering, self.accounts.answer, state.books, places, keys)
+        numbers = (float(state.furthest), float(state.period))
+        for number, (peer, buffers) in enumerate(zip(due, answers, strict=True), first):
+            del desk.owed[peer]
+            await node.send(peer, Message("answer", number, buffers, numbers))
+        state.answers += not desk.asked_above
+        if complete:
+            desk.since_s, desk.asked_above = inf, False
+
+    def _deadline_s(self, state: ServerState, desk: Desk) -> float:
+        """Until when those who are late are waited for."""
+        return desk.since_s + LATE * max(state.paces) if max(state.paces) else inf
+
+    def _leave_out_late(self, node: Node, state: ServerState, desk: Desk) -> None:
+        for peer in desk.absent():
+            desk.late.add(peer)
+            self._record(node, state, peer, back=False)
+        desk.since_s = inf
+
+    def _record(self, node: Node, state: ServerState, peer: str, back: bool) -> None:
+        node.record(Absent(time_s=node.now(), node=node.name, peer=peer, step=state.furthest, back=back))
+
+    # An LPS as a member of the global server's
+
+    def _agreed_above(self, node: Node, state: ServerState, desk: Desk) -> bool:
+        """Whether a round above that is to come before the members' answers is over: with `wan` together."""
+        if not self.wan_together or node.name == node.global_server:
+            return True
+        if not desk.asked_above:
+            desk.asked_above, state.answers = True, state.answers + 1
+            return state.answers < self.wan_period
+        return not state.link.waiting
+
+    async def _send_above(self, node: Node, state: ServerState, desk: Desk) -> None:
+        """Begin a round with the global server, where none is under way."""
+        ready = state.answers >= self.wan_period and not state.link.waiting and not desk.told_above
+        if not ready or node.name == node.global_server:
+            return
+        state.answers = 0
+        number = state.link.number
+        key = Key(self.task.seed, self.task.roles.stream_of(node.name), number)
+        send = self.accounts.send
+        buffers = await node.compute(self.accounts.sending, send, state.link, state.books.total, key)
+        numbers = (float(state.furthest), float(state.link.number), float(self.wan_together), 0.0, 0.0)
+        await node.send(node.server, Message("difference", number, buffers, numbers))
+
+    async def _take_from_above(self, node: Node, state: ServerState, desk: Desk, message: Message) -> None:
+        if message.kind == BACK:
+            await node.send(node.server, self.accounts.ask(state.link))
+            return
+        await node.compute(self.taking(message), self._take_above, state, message)
+        if message.kind == "mean":
+            desk.mean = message
+        elif message.kind == CATCH_UP:
+            desk.told_above = False
+
+    def _take_above(self, state: ServerState, message: Message) -> None:
+        """z is the x of the link above."""
+        state.books.total.add_(self.change(state.link, message))
+        if message.kind == "mean":
+            state.books.total.copy_(state.link.told)
+
+    # The end
+
+    async def send_last(self, node: Node, link: Member, x: torch.Tensor, step: int) -> None:
+        """Send what the server has not been told yet."""
+        buffers = await node.compute(self.accounts.passes(4), self.accounts.send_whole, link, x)
+        await node.send(node.server, Message("last", step, buffers, (float(step), float(link.number))))
+
+    async def _end(self, node: Node, state: ServerState, desk: Desk) -> None:
+        """All have sent their last: so does an LPS, and the global server tells the mean; that is then passed on."""
+        self._tell_the_dead(node, desk)
+        if not desk.last or not desk.members_are(desk.last | desk.ended):
+            return
+        if desk.mean is None and node.name != node.global_server:
+            if not (desk.told_above or state.link.waiting):
+                desk.told_above = True
+                await self.send_last(node, state.link, state.books.total, state.furthest)
+            return
+        places = [desk.members.index(peer) for peer in desk.members if peer in desk.last]
+        buffers = await node.compute(self.accounts.passes(2), self.accounts.tell_whole, state.books, places)
+        desk.mean = Message("mean", state.furthest, buffers, (float(state.furthest),))
+        told, desk.last = desk.last, set()
+        for peer in desk.members:
+            if peer in told:
+                await node.send(peer, desk.mean)
+
+    # Of workers and servers alike
+
+    def change(self, link: Member, message: Message) -> torch.Tensor:
+        """What a message moves the x of its link by."""
+        match message.kind:
+            case "answer":
+                return self.accounts.take(link, message)
+            case "mean":
+                return self.accounts.take_whole(link, message)
+            case _:
+                return self.accounts.settle(link, message)
+
+    def taking(self, message: Message) -> Work:
+        """What that is charged."""
+        return self.accounts.taking(message) if message.kind == "answer" else self.accounts.passes(6)
+
+    # Who was dead
+
+    async def rejoin(self, node: Node, state: Any) -> None:
+        """Ask the server above, and let the members ask, what became of rounds under way."""
+        if node.name != node.global_server:
+            await node.send(node.server, self.accounts.ask(state.link))
+        await node.broadcast(node.clients, Message(BACK, 0))
+
+    def _tell_the_dead(self, node: Node, desk: Desk) -> None:
+        """That the segment is over, where all who cannot be dead have ended it."""
+        done, mortal = desk.last | desk.ended, node.mortal.intersection(desk.members)
+        if done and not desk.over and (done | mortal).issuperset(desk.members):
+            desk.over = True
+            for peer in desk.members:
+                if peer in mortal - done:
+                    node.spawn(node.send(peer, Message(OVER, 0)))

@@ -1,0 +1,287 @@
+"""Concord: what steps made is neither lost nor counted twice, who waits for whom, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from small_runs import Played, each_system, network, play, quadratic_task
+
+from testbed.errors import InputError
+from testbed.layout import Layout
+from testbed.record.events import Absent, LinkBytes, StepDone
+from testbed.roles.roles import Kind, Roles
+from testbed.systems import Task
+from testbed.systems.concord import Concord, WorkerState
+from testbed.systems.protocols.accounts import Books
+from testbed.wan.profile import Link
+from testbed.workloads.config import Training
+from testbed.workloads.optimizer import SGD, Adam
+from testbed.workloads.schedule import Constant
+
+LAN, WAN = Link(1000, 0.5), Link(50, 40)
+PROFILE = network(("a", "b", "c"), LAN, WAN)
+STEPS = 24  # of some 50 ms
+TWO = Layout.of([("first.weight", (12, 8)), ("last.bias", (8,))])
+APART, TOGETHER = {"lan": "apart"}, {"lan": "together"}
+FAULTS = {
+    "none": [],
+    "partition": ["partition b at 0.5s for 1s"],
+    "brown-out": ["rate * factor=0.02 at 0.3s for 1s"],
+    "outages": ["cut a=b mtbf 500ms mttr 400ms seed=1", "pause */w1 mtbf 1s mttr 500ms seed=2"],
+    "straggler": ["slow b/w1 factor=12 at 0.3s for 1s"],
+    "paused LPS": ["pause c/lps at 0.5s for 800ms"],
+    "killed worker": ["kill b/w1 at 0.4s for 500ms"],
+    "killed LPS": ["kill c/lps at 0.5s for 500ms"],
+    "killed server": ["kill a/gs at 0.5s for 500ms"],
+    "killed for good": ["kill b/w1 at 0.4s"],
+    "region leaves": ["leave c at 0.5s for 700ms"],
+    "region joins": ["join b at 0.6s"],
+    "deaths": ["kill b/* mtbf 400ms mttr 150ms seed=3", "kill c/w0 mtbf 500ms mttr 100ms seed=4"],
+}
+CODINGS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "coarse": {"error": 0.25},
+    "float32": {"error": 0.0},
+    "feedback": {"coding": "feedback"},
+    "averaged velocity": {"velocity": "averaged", "momentum": 0.8, "rate": 0.01},
+}
+MODES: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "apart": APART,
+    "together": TOGETHER,
+    "all together": {"lan": "together", "wan": "together"},
+    "seldom": {"lan": "apart", "lan_period": 3, "wan_period": 2},
+    "no end": {"end": False},
+}
+
+
+def task_of(kind: Kind = "tree", steps: int = STEPS, **training: Any) -> Task:
+    roles = Roles(("a", "b", "c"), 2, "a", kind)
+    training = {"steps": steps, "schedule": Constant(rate=0.05), **training}
+    return quadratic_task(roles, steps, layout=TWO, training=Training(**training))
+
+
+class Steps:
+    """The mean over the workers of what steps have added to their weights, in float64."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, workers: int) -> None:
+        self.made = torch.zeros(TWO.size, dtype=torch.float64)
+        update = Concord._update
+
+        def counted(system: Concord, state: WorkerState, gradient: torch.Tensor, step: int) -> None:
+            before = state.weights.double()
+            update(system, state, gradient, step)
+            self.made += (state.weights.double() - before) / workers
+
+        patch.setattr(Concord, "_update", counted)
+
+
+def total(states: Mapping[str, Any], roles: Roles) -> torch.Tensor:
+    """What a run holds: z and the sum of share (x - a), over the tree, less rounds counted that are still under way."""
+
+    def held(server: str) -> torch.Tensor:
+        books: Books = states[server].books
+        clients = roles.clients_of(server)
+        kept = books.total.double()[: TWO.size].clone()
+        for place, name in enumerate(clients):
+            link = states[name].link
+            x = held(name) if name in roles.lpss else states[name].weights.double()
+            if link.waiting and books.counted[place] == link.number:
+                x = x - link.sent.double()[: TWO.size]
+            kept += (x - link.told.double()[: TWO.size]) / len(clients)
+        return kept
+
+    return held(roles.global_server)
+
+
+def run(
+    patch: pytest.MonkeyPatch,
+    options: Mapping[str, Any],
+    faults: Sequence[str] = (),
+    kind: Kind = "tree",
+    stops: Sequence[int] = (9,),
+) -> Played:
+    """Play it and hold the sum against what steps made, at each boundary."""
+    task = task_of(kind)
+    steps = Steps(patch, len(task.roles.workers))
+    boundaries: list[float] = []
+
+    def check(states: Mapping[str, Any]) -> None:
+        away = total(states, task.roles) - task.initial.double() - steps.made
+        boundaries.append(float(away.abs().max()))
+
+    played = play("concord", task, PROFILE, options, stops, between=check, faults=faults)
+    assert float(steps.made.abs().max()) > 0.5
+    assert len(boundaries) == len(stops) + 1
+    assert max(boundaries) < 1e-5, boundaries
+    return played
+
+
+@pytest.mark.parametrize("kind", ["tree", pytest.param("flat", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", each_system(MODES, "auto", "all together"))
+def test_nothing_is_lost_or_counted_twice_in_any_mode(mode: str, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, MODES[mode], kind=kind)
+
+
+@pytest.mark.parametrize("coding", each_system(CODINGS, "float32", "feedback", "averaged velocity"))
+def test_nor_by_any_code(coding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, CODINGS[coding])
+
+
+@pytest.mark.parametrize("mode", each_system(["auto", "apart", "all together"], "auto"))
+@pytest.mark.parametrize("fault", each_system(set(FAULTS) - {"none"}, "partition", "outages", "killed LPS", "deaths"))
+def test_nor_by_any_fault(fault: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, MODES[mode], FAULTS[fault])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("kind", ["tree", "flat"])
+def test_nor_by_all_of_them(fault: str, coding: str, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "flat" and "lps" in FAULTS[fault][:1]:
+        pytest.skip("there is none")
+    faults = [text.replace("c/lps", "c/w0") if kind == "flat" else text for text in FAULTS[fault]]
+    run(monkeypatch, CODINGS[coding] | APART, faults, kind)
+
+
+def test_overwriting_loses_what_was_made_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match=r"max\("):
+        run(monkeypatch, {"merge": "overwrite", "lan": "apart"})
+
+
+@pytest.mark.parametrize(
+    "fault", each_system(["none", "partition", "killed worker", "killed LPS", "region leaves"], "none", "killed LPS")
+)
+def test_every_worker_ends_with_the_average_to_the_bit(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = run(monkeypatch, {}, FAULTS[fault])
+    task = played.system.task
+    first = played.states[task.roles.workers[0]].weights
+    for name in task.roles.workers:
+        assert torch.equal(played.states[name].weights, first), name
+        assert played.states[name].step == STEPS
+    for server in (task.roles.global_server, *task.roles.lpss):
+        assert torch.equal(played.states[server].books.total, first), server
+
+
+def test_the_end_is_charged() -> None:
+    closed, left_open = (play("concord", task_of(), PROFILE, {"end": end}) for end in (True, False))
+    assert left_open.clock_s < closed.clock_s
+    copies = [left_open.states[name].weights for name in left_open.system.task.roles.workers]
+    assert not any(torch.equal(copy, copies[0]) for copy in copies[1:])
+
+
+def test_all_together_in_float32_it_is_the_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for all at every step, with nothing left out by a code, is synchronous SGD."""
+    options = {"lan": "together", "wan": "together", "error": 0.0, "waiting": 1e9}
+    task = task_of(steps=6)
+    found = play("concord", task, PROFILE, options)
+    expected = play("baseline", task_of(steps=6), PROFILE)
+    torch.testing.assert_close(found.models["full"], expected.models["full"], rtol=1e-4, atol=1e-5)
+
+
+def together(played: Played) -> dict[str, int]:
+    return {name: played.states[name].period for name in played.system.task.roles.workers}
+
+
+@pytest.mark.parametrize(
+    ("rate_mbit", "rtt_ms", "periods"),
+    [(1000, 0.5, {1}), (1000, 30, {3, 4}), (1000, 300, {0})],
+)
+def test_the_mode_follows_from_a_rounds_time_over_a_steps(rate_mbit: float, rtt_ms: float, periods: set[int]) -> None:
+    """A step takes 52 ms, a round a round trip and some 10 ms; k = ceil(4 r), and above 4 nobody waits."""
+    profile = network(("a", "b", "c"), Link(rate_mbit, rtt_ms), WAN)
+    played = play("concord", task_of(), profile, {"waiting": 0.25, "drift": 4})
+    assert set(together(played).values()) <= periods, together(played)
+    waited = sum(event.lan_s for event in played.of(StepDone)) / sum(
+        event.compute_s + event.codec_s for event in played.of(StepDone)
+    )
+    assert waited <= 0.4, "the rule's share, and what the first rounds took until it was known"
+
+
+def test_the_mode_changes_while_the_run_goes_on() -> None:
+    """Workers that are slow wait for their LAN, which takes a third of their step; fast again, they do not."""
+    task, periods = task_of(), []
+
+    def note(states: Mapping[str, Any]) -> None:
+        periods.append({states[name].period for name in task.roles.workers})
+
+    profile = network(("a", "b", "c"), Link(1000, 60), WAN)
+    slow = ["slow */w* factor=4 at 0s for 2s"]
+    play("concord", task, profile, {"waiting": 0.25, "drift": 2}, stops=(7,), between=note, faults=slow)
+    assert min(periods[0]) > 0 and periods[1] == {0}, periods
+
+
+def test_nobody_waits_for_the_wan() -> None:
+    near, far = (
+        play("concord", task_of(), network(("a", "b", "c"), LAN, Link(50, rtt)), {"end": False}) for rtt in (2, 400)
+    )
+
+    def done(played: Played) -> float:
+        return max(event.time_s for event in played.of(StepDone))
+
+    assert done(far) == pytest.approx(done(near), rel=0.02)
+
+
+def test_a_region_that_is_cut_off_trains_on_and_is_heard_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = run(monkeypatch, {}, ["partition b at 0.4s for 60s"], stops=())
+    done = [event for event in played.of(StepDone) if event.node.startswith("b/")]
+    assert max(event.time_s for event in done) < 10, "its steps do not wait for the others"
+    assert played.clock_s > 60, "the end does: every region is to hold the average"
+
+
+def test_who_is_late_is_left_out_of_a_together_round_until_it_is_heard_of() -> None:
+    played = play("concord", task_of(), PROFILE, TOGETHER, faults=["pause b/w1 at 0.5s for 2s"])
+    absent = [(event.node, event.peer, event.back) for event in played.of(Absent)]
+    assert absent == [("b/lps", "b/w1", False), ("b/lps", "b/w1", True)]
+    others = [event.time_s for event in played.of(StepDone) if event.node == "b/w0" and event.step == STEPS - 1]
+    assert others[0] < 0.5 + 2 + 0.06 * STEPS
+
+
+def test_a_straggler_goes_on_from_the_furthest_step() -> None:
+    played = play("concord", task_of(), PROFILE, APART, faults=["slow b/w1 factor=10 at 0s"])
+    steps = {name: 0 for name in played.system.task.roles.workers}
+    for event in played.of(StepDone):
+        steps[event.node] += 1
+    assert steps["b/w0"] == STEPS and 2 <= steps["b/w1"] < STEPS / 2
+    assert all(played.states[name].step == STEPS for name in steps)
+
+
+@pytest.mark.parametrize("coding", each_system(CODINGS, "default"))
+def test_it_comes_to_the_mean_of_the_workers_points(coding: str) -> None:
+    """Each worker pulls to a point of its own, as with shards that differ: the sum's fixed point is their mean."""
+    task = task_of(steps=90)
+    played = play("concord", task, PROFILE, CODINGS[coding] | APART)
+    goal = torch.stack([task.learner(k).target for k in range(len(task.roles.workers))]).mean(0)  # type: ignore[attr-defined]
+    away = float((played.models["full"] - goal).norm() / (task.initial - goal).norm())
+    assert away < 0.1
+
+
+@pytest.mark.slow
+def test_momentum_is_averaged_where_it_is_asked_for() -> None:
+    task = task_of(optimizer=SGD(momentum=0.8))
+    local = play("concord", task, PROFILE, {"rate": 0.01, "end": False})
+    averaged = play("concord", task, PROFILE, {"rate": 0.01, "velocity": "averaged", "end": False})
+
+    def spread(played: Played) -> float:
+        velocities = torch.stack([played.states[name].optimizer.velocity for name in task.roles.workers])
+        return float((velocities - velocities.mean(0)).norm() / velocities.mean(0).norm())
+
+    assert spread(averaged) < 0.7 * spread(local)
+
+
+def test_momentum_that_cannot_be_averaged_is_refused() -> None:
+    with pytest.raises(InputError, match="averaged"):
+        play("concord", task_of(optimizer=Adam()), PROFILE, {"velocity": "averaged"})
+
+
+def test_a_round_takes_few_bits() -> None:
+    def wan_bytes(**options: Any) -> float:
+        options = {"wan_period": 1, "lan": "together", "wan": "together", "end": False, **options}
+        played = play("concord", task_of(), PROFILE, options)
+        return sum(event.wire_bytes for event in played.of(LinkBytes) if "/" not in event.link)
+
+    assert wan_bytes() < 0.5 * wan_bytes(error=0.0), "layers of 5 to 192 elements; most of it is headers and models"
