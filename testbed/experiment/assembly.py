@@ -46,6 +46,10 @@ class Assembly:
     device_name : where the math runs, "cpu" or "cuda"
     allow_download : fetch a data set that is missing; not from within the sandbox, where there is no network
     on_notice : called with a line the user should read (a download, a stand-in)
+
+    Attributes
+    ----------
+    home : where vectors are between two computations: on the device, if the fabric plays all roles in this process
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Assembly:
     ) -> None:
         self.experiment = experiment
         self.device = device(device_name)
+        self.home = torch.device("cpu")
         self._allow_download = allow_download
         self._on_notice = on_notice
 
@@ -137,7 +142,7 @@ class Assembly:
             seed=seed,
             roles=roles or experiment.roles,
             layout=self.sized.layout,
-            initial=self.sized.initial_weights(seed),
+            initial=self.sized.initial_weights(seed).to(self.home),
             training=training,
             learner=lru_cache(lambda worker: self._learner(seed, worker, learned)),
             images=self.sized.dataset.train_examples,

@@ -37,6 +37,7 @@ from testbed.harness.pool import Errand, RunAll, run_all, signals_interrupt
 from testbed.record import frames, lines
 from testbed.record import info as info_file
 from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
+from testbed.record.held import Held
 from testbed.record.info import MODELLED_NETWORK, DataInfo, LinkInfo, MetricInfo, PluginInfo, ResultInfo, RunInfo
 from testbed.record.recorder import Recorder
 from testbed.record.stolen import Stolen
@@ -264,6 +265,7 @@ class _Play:
         self.system, self.seed = system, seed
         self.steps = experiment.training.steps
         self.clock = Clock(0, 0.0)
+        self._held = Held(self._write)
         self.info = ResultInfo(
             system=system,
             seed=seed,
@@ -391,6 +393,9 @@ class _Play:
             np.savez(file, allow_pickle=False, **arrays)
 
     def _record(self, event: Event) -> None:
+        self._held(event)
+
+    def _write(self, event: Event) -> None:
         self.recorder.record(event)
         self._show(event)
 

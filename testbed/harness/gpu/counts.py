@@ -1,0 +1,65 @@
+"""What one step asks of a device: operations started, times waited, bytes up and down. Counted on the stand-in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from copy import deepcopy
+from dataclasses import dataclass, fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from testbed.experiment.assembly import Assembly, threads
+from testbed.experiment.schema import Experiment
+from testbed.fabrics.registry import FABRICS, Setting, virtual
+from testbed.gpu.standin import NAME, Counts, standin
+from testbed.record.held import Held
+
+WARM_UP = 3  # steps until all that is captured has been captured
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """Of one step of all roles of a system, a mean over some; attributes as `Counts`'.
+
+    `waits_at` has the lines that waited, with how many times a step; `gradients` is how many workers there are.
+    """
+
+    launches: float
+    graphs: float
+    captured: float
+    waits: float
+    up: float
+    ups: float
+    down: float
+    touched: float
+    gradients: int
+    waits_at: dict[str, float]
+
+
+def count(experiment: Experiment, system: str, steps: int = 4) -> StepCounts:
+    """Play `steps` steps of a system, after some to warm up, and count; losses are read after the last one."""
+    kind = FABRICS[virtual()]
+    experiment = experiment.on(kind.device)
+    with standin() as counts, TemporaryDirectory() as folder, threads(1):
+        assembly = Assembly(experiment, NAME)
+        with kind.open(Setting(assembly, NAME)) as fabric:
+            held = Held(lambda event: None)
+            fabric.record = held
+            fabric.begin(system, experiment.run.seeds[0], Path(folder), 0.0, None)
+            fabric.segment(WARM_UP)
+            held.release()
+            before = deepcopy(counts)
+            fabric.segment(WARM_UP + steps)
+            held.release()
+        return _per_step(before, counts, steps, len(experiment.roles_of(system).workers))
+
+
+def _per_step(before: Counts, after: Counts, steps: int, gradients: int) -> StepCounts:
+    numbers: dict[str, Any] = {
+        field.name: (getattr(after, field.name) - getattr(before, field.name)) / steps
+        for field in fields(after)
+        if not isinstance(getattr(after, field.name), Counter)
+    }
+    where = {place: waits / steps for place, waits in (after.where - before.where).items()}
+    return StepCounts(gradients=gradients, waits_at=where, **numbers)
