@@ -54,6 +54,11 @@ class Doubts:
         return CodecError(f"layer {self._names[wrong.index(True)]}: NaN or infinity among its values")
 
 
+def drop() -> None:
+    """Have nothing to do any more with the vectors of before."""
+    _open.clear()
+
+
 def settle() -> None:
     """Raise CodecError where a vector that has been sent was not finite; one transfer for all codecs of the process."""
     asked = list(_open)

@@ -106,7 +106,7 @@ class Pass:
         self._inputs: list[Tensor] = []
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
-        device = next(each.device for each in inputs if each.device.type != "cpu")
+        device = next((each.device for each in inputs if each.device.type != "cpu"), torch.device("cpu"))
         if self._calls < 0 or not can_capture(device):
             return self._eagerly(inputs, device)
         self._calls += 1

@@ -28,23 +28,22 @@ from testbed.experiment.load import from_dict
 from testbed.experiment.schema import Experiment
 from testbed.fabrics.base import Fabric, TraceEnded
 from testbed.fabrics.registry import FABRICS, FabricKind, Setting
-from testbed.fidelity import report as fidelity_report
 from testbed.files import new_folder, reserving
 from testbed.harness import checkpoint, divergence, notes
 from testbed.harness.checkpoint import Checkpoint, Clock
 from testbed.harness.lock import held_too
 from testbed.harness.pool import Errand, RunAll, run_all, signals_interrupt
-from testbed.record import frames, lines
 from testbed.record import info as info_file
+from testbed.record import lines
 from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
 from testbed.record.held import Held
 from testbed.record.info import MODELLED_NETWORK, DataInfo, LinkInfo, MetricInfo, PluginInfo, ResultInfo, RunInfo
 from testbed.record.recorder import Recorder
 from testbed.record.stolen import Stolen
 from testbed.record.tensorboard import Scalars
-from testbed.report.live import Progress
 from testbed.report.numbers import reached
 from testbed.report.numbers.asked import Target, reported
+from testbed.report.plain_progress import Watcher, watcher
 from testbed.roles.compute import MEASURED
 from testbed.workloads import Workload
 from testbed.workloads.evaluation import Evaluation
@@ -129,6 +128,8 @@ def _metric_info(workload: Workload | SizedWorkload) -> MetricInfo:
 
 def _fidelity(results: Path, profile: str) -> dict[str, Any]:
     """The evidence there is for the emulated network of a profile on this machine's kernel."""
+    from testbed.fidelity import report as fidelity_report  # rich
+
     return fidelity_report.evidence(results / "fidelity", profile, platform.release())
 
 
@@ -316,10 +317,11 @@ class _Play:
         roles = self.experiment.roles_of(self.system)
         goodput_mbit = {name: link.goodput_mbit for name, link in self.facts.network.items()}
         with ExitStack() as stack:
-            progress = Progress(
+            progress = watcher()(
                 _label(self.system, self.seed), self.steps, roles, goodput_mbit, can_draw=self._can_draw
             )
-            self._watchers: list[Progress | Scalars] = [stack.enter_context(progress)]
+            stack.enter_context(progress)
+            self._watchers: list[Watcher | Scalars] = [progress]
             if self.facts.tensorboard:
                 scalars = Scalars(self.folder, len(roles.workers), self.facts.started_at, self.clock.step)
                 self._watchers.append(stack.enter_context(scalars))
@@ -342,6 +344,8 @@ class _Play:
 
     def _may_stop(self) -> bool:
         """Whether the target has been reached, or never will be."""
+        from testbed.record import frames  # pyarrow
+
         parsed, target = frames.parse(self.folder / lines.FILE_NAME), Target.of(self.facts)
         probes = parsed.evaluations[parsed.evaluations["probe"]]
         if len(probes) and not np.isfinite(probes["train_loss"].iloc[-1]):
@@ -400,8 +404,8 @@ class _Play:
         self._show(event)
 
     def _show(self, event: Event) -> None:
-        for watcher in self._watchers:
-            watcher.see(event)
+        for each in self._watchers:
+            each.see(event)
 
     def _end(self, how: str, error: str = "") -> None:
         self.info.status, self.info.error = how, error

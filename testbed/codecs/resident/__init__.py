@@ -30,8 +30,7 @@ Twin = Callable[[Any, torch.device], Resident]
 
 
 def _levels(codec: LevelSum, device: torch.device) -> Resident:
-    messages = placed(codec.messages, device)
-    return LevelSumResident(codec, messages, device)
+    return LevelSumResident(codec, TernaryResident(codec.messages, device), device)
 
 
 TWINS: dict[type, Twin] = {
@@ -43,6 +42,11 @@ TWINS: dict[type, Twin] = {
     Uniform: UniformResident,
 }
 """By the type of a codec for the CPU, what makes its twin on a device."""
+
+
+def twin_of(codec: Any, device: torch.device) -> Resident:
+    """The twin of a codec that has one, on any device, the CPU too."""
+    return TWINS[type(codec)](codec, device)
 
 
 def placed(codec: Any, device: torch.device) -> Any:

@@ -52,8 +52,8 @@ class Resident:
 
     def checked(self, vector: Tensor) -> Tensor:
         """A vector of the layout on the device, as it lies there."""
-        x = elements(vector, self.layout)
-        if not isinstance(x, Tensor) or x.device.type != self.device.type:
+        x = torch.as_tensor(elements(vector, self.layout))
+        if x.device.type != self.device.type:
             raise CodecError(f"this codec's vectors are on {self.device}, not on {vector.device}")
         return x
 

@@ -12,17 +12,19 @@ from typing import Any
 from testbed.experiment.assembly import Assembly, threads
 from testbed.experiment.schema import Experiment
 from testbed.fabrics.registry import FABRICS, Setting, virtual
+from testbed.gpu import doubts
 from testbed.gpu.standin import NAME, Counts, standin
 from testbed.record.held import Held
 
-WARM_UP = 3  # steps until all that is captured has been captured
+WARM_UP = 5  # steps until all that is captured has been captured
 
 
 @dataclass(frozen=True)
 class StepCounts:
     """Of one step of all roles of a system, a mean over some; attributes as `Counts`'.
 
-    `waits_at` has the lines that waited, with how many times a step; `gradients` is how many workers there are.
+    `waits_at` has the lines that waited, with how many times a step; `gradients` is how many workers there are, and
+    `flops` are the operations of their gradients.
     """
 
     launches: float
@@ -34,14 +36,16 @@ class StepCounts:
     down: float
     touched: float
     gradients: int
+    flops: float
     waits_at: dict[str, float]
 
 
-def count(experiment: Experiment, system: str, steps: int = 4) -> StepCounts:
+def count(experiment: Experiment, system: str, steps: int = 3) -> StepCounts:
     """Play `steps` steps of a system, after some to warm up, and count; losses are read after the last one."""
     kind = FABRICS[virtual()]
     experiment = experiment.on(kind.device)
     with standin() as counts, TemporaryDirectory() as folder, threads(1):
+        doubts.drop()
         assembly = Assembly(experiment, NAME)
         with kind.open(Setting(assembly, NAME)) as fabric:
             held = Held(lambda event: None)
@@ -52,14 +56,16 @@ def count(experiment: Experiment, system: str, steps: int = 4) -> StepCounts:
             before = deepcopy(counts)
             fabric.segment(WARM_UP + steps)
             held.release()
-        return _per_step(before, counts, steps, len(experiment.roles_of(system).workers))
+            after = deepcopy(counts)
+        workers = len(experiment.roles_of(system).workers)
+        return _per_step(before, after, steps, workers, assembly.task(0).gradient_flops * workers)
 
 
-def _per_step(before: Counts, after: Counts, steps: int, gradients: int) -> StepCounts:
+def _per_step(before: Counts, after: Counts, steps: int, gradients: int, flops: float) -> StepCounts:
     numbers: dict[str, Any] = {
         field.name: (getattr(after, field.name) - getattr(before, field.name)) / steps
         for field in fields(after)
         if not isinstance(getattr(after, field.name), Counter)
     }
     where = {place: waits / steps for place, waits in (after.where - before.where).items()}
-    return StepCounts(gradients=gradients, waits_at=where, **numbers)
+    return StepCounts(gradients=gradients, flops=flops, waits_at=where, **numbers)
