@@ -267,6 +267,7 @@ class _Play:
         self.steps = experiment.training.steps
         self.clock = Clock(0, 0.0)
         self._held = Held(self._write)
+        self._watchers: list[Watcher | Scalars] = []
         self.info = ResultInfo(
             system=system,
             seed=seed,
@@ -321,7 +322,7 @@ class _Play:
                 _label(self.system, self.seed), self.steps, roles, goodput_mbit, can_draw=self._can_draw
             )
             stack.enter_context(progress)
-            self._watchers: list[Watcher | Scalars] = [progress]
+            self._watchers = [progress]
             if self.facts.tensorboard:
                 scalars = Scalars(self.folder, len(roles.workers), self.facts.started_at, self.clock.step)
                 self._watchers.append(stack.enter_context(scalars))

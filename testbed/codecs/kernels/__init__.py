@@ -44,6 +44,8 @@ from testbed.codecs.kernels import (  # noqa: E402 - numba, which all of these i
     vectors,
 )
 
+absent.step_out()
+
 __all__ = [
     "adaptive",
     "blockwise",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -46,21 +45,27 @@ def _refusal(function: Callable[..., Any]) -> Any:
     return refuse
 
 
+_absent = False
+
+
 def is_absent() -> bool:
     """Whether numba is not installed here."""
-    return isinstance(sys.modules.get("numba"), _Module)
+    return _absent
 
 
 def step_in() -> None:
     """Take the place of numba if it cannot be imported."""
-    if "numba" in sys.modules or _is_there():
-        return
-    for name in MODULES:
-        sys.modules[name] = _Module(name)
-
-
-def _is_there() -> bool:
+    global _absent
     try:
-        return find_spec("numba") is not None
+        import numba  # noqa: F401
     except ModuleNotFoundError:
-        return False
+        _absent = True
+        for name in MODULES:
+            sys.modules[name] = _Module(name)
+
+
+def step_out() -> None:
+    """Leave its place: for all others it is not there."""
+    for name in MODULES:
+        if isinstance(sys.modules.get(name), _Module):
+            del sys.modules[name]

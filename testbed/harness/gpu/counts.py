@@ -16,7 +16,7 @@ from testbed.gpu import doubts
 from testbed.gpu.standin import NAME, Counts, standin
 from testbed.record.held import Held
 
-WARM_UP = 5  # steps until all that is captured has been captured
+WARM_UP = (2, 4, 6)  # ends of segments: in the first step of each all workers begin at the same instant
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,11 @@ def count(experiment: Experiment, system: str, steps: int = 3) -> StepCounts:
             held = Held(lambda event: None)
             fabric.record = held
             fabric.begin(system, experiment.run.seeds[0], Path(folder), 0.0, None)
-            fabric.segment(WARM_UP)
+            for stop_at in WARM_UP:
+                fabric.segment(stop_at)
             held.release()
             before = deepcopy(counts)
-            fabric.segment(WARM_UP + steps)
+            fabric.segment(WARM_UP[-1] + steps)
             held.release()
             after = deepcopy(counts)
         workers = len(experiment.roles_of(system).workers)
