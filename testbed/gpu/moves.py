@@ -50,16 +50,13 @@ def of_largest(vectors: Sequence[Tensor], norms: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(vectors)).index_select(0, torch.stack(list(norms)).argmax().view(1))[0]
 
 
-def download(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors of a device in the CPU's memory: all of them are asked for before the device is waited for, once."""
-    if not any(map(is_far, tensors)):
-        return list(tensors)
+def download(tensor: Tensor) -> Tensor:
+    """A tensor of a device in the CPU's memory, pinned where there is a GPU: one transfer, waited for once."""
     if not torch.cuda.is_available():
-        return [tensor.cpu() for tensor in tensors]
-    room = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
-    for place, tensor in zip(room, tensors, strict=True):
-        place.copy_(tensor, non_blocking=True)
-    torch.cuda.current_stream(tensors[0].device).synchronize()
+        return tensor.cpu()
+    room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    room.copy_(tensor, non_blocking=True)
+    torch.cuda.current_stream(tensor.device).synchronize()
     return room
 
 

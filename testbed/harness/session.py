@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from testbed.report.numbers.asked import Target, reported
 from testbed.report.plain_progress import Watcher, watcher
 from testbed.roles.compute import MEASURED
 from testbed.workloads import Workload
+from testbed.workloads.devices import dealt
 from testbed.workloads.evaluation import Evaluation
 from testbed.workloads.sized import SizedWorkload
 
@@ -213,9 +215,8 @@ def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInf
 def plays(folder: Path, facts: RunInfo) -> list[Errand]:
     """What is still to be played of the run in `folder`: a system and seed each, on a fabric of its own."""
     return [
-        Errand(_label(system, seed), _play_alone, place, facts.experiment, (facts, system, seed))
-        for seed in facts.seeds
-        for system in facts.systems
+        Errand(_label(system, seed), _play_alone, place, facts.experiment, (facts, system, seed, number))
+        for number, (seed, system) in enumerate(product(facts.seeds, facts.systems))
         if not checkpoint.is_finished(place := _place(folder, system, seed))
     ]
 
@@ -229,9 +230,11 @@ def play_at_once(errands: Sequence[Errand], run_all: RunAll, folder: Path) -> No
             raise Interrupted(f"stopped; go on with --resume {folder}") from None
 
 
-def _play_alone(place: Path, experiment: dict[str, Any], facts: RunInfo, system: str, seed: int) -> None:
-    """One system and seed on a fabric of its own, in this process."""
-    folder, device = place.parents[1], _torch_device(facts)
+def _play_alone(
+    place: Path, experiment: dict[str, Any], facts: RunInfo, system: str, seed: int, number: int = 0
+) -> None:
+    """One system and seed on a fabric of its own, in this process; of several GPUs on the one that is its turn."""
+    folder, device = place.parents[1], dealt(_torch_device(facts), number)
     assembly = Assembly(from_dict(experiment, info_file.FILE_NAME), device)
     with held_too(folder), signals_interrupt(), threads(1), _open_fabric(facts.fabric, assembly, device) as fabric:
         _Play(folder, facts, assembly, fabric, system, seed, can_draw=False).run()

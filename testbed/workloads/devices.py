@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from math import ceil, floor
 
 import torch
 
@@ -32,6 +33,17 @@ def device(name: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise InputError(f"device '{name}' cannot be used: {reason}; use cpu, or a torch build with CUDA") from None
     return chosen
+
+
+def dealt(name: str, number: int) -> str:
+    """The device for the `number`th of several plays at once: "cuda" goes round all GPUs that this process sees."""
+    count = torch.cuda.device_count() if name == "cuda" else 0
+    return f"cuda:{number % count}" if count > 1 else name
+
+
+def share(workers: int, gpus: int) -> float:
+    """How much of a GPU each of so many workers takes, in Ray's ten-thousandths, so that all find room."""
+    return floor(1e4 / ceil(workers / gpus)) / 1e4
 
 
 def _repeatably() -> None:

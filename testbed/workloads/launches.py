@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -91,12 +92,14 @@ class Launches:
         self._bring([each.drawn for each in asked])
         learner = asked[0].learner
         rule = len(asked), learner.weight_decay, learner.clip_norm
-        if self._draws is False and (graph := self._graphs.get(rule)) is not None:
-            graph.launch()
-            outcomes = graph.made
+        graph = self._graph(rule, asked[0])
+        if graph is None:
+            with self._training(asked[0]):
+                outcomes = self._all(rule)
         else:
-            with self._model.training(learner.dropout(asked[0].step)):
-                outcomes = self._in_training(rule)
+            with self._training(asked[0]) if self._draws else nullcontext():
+                graph.launch()
+            outcomes = graph.made
         made = [part for outcome in outcomes for part in outcome]
         torch._foreach_copy_([part for each in asked for part in (each.loss, each.gradient)], made)
 
@@ -125,23 +128,19 @@ class Launches:
         for room, part in zip(self._parts, stacked, strict=True):
             refill(room[: len(part)], part)
 
-    def _in_training(self, rule: Rule) -> list[Outcome]:
-        """The gradients at the first places, by a graph where there is one: from the second time on."""
-        if rule in self._graphs and self._graphs[rule] is None:
-            return self._all(rule)
+    def _training(self, asked: _Asked) -> AbstractContextManager[None]:
+        """Within it the network drops what it is to drop for this worker and step."""
+        return self._model.training(asked.learner.dropout(asked.step))
+
+    def _graph(self, rule: Rule, asked: _Asked) -> Captured[list[Outcome]] | None:
+        """The graph of so many gradients, which is captured at the second time; None where there is none."""
         if rule not in self._seen:
             self._seen.add(rule)
-            before = _random_state(self._model.device)
-            made = self._all(rule)
-            self._draws = bool(self._draws) or not torch.equal(before, _random_state(self._model.device))
-            return made
+            return None
         if rule not in self._graphs:
-            self._graphs[rule] = self._capture(rule)
-        graph = self._graphs[rule]
-        if graph is None:
-            return self._all(rule)
-        graph.launch()
-        return graph.made
+            with self._training(asked):
+                self._graphs[rule] = self._capture(rule)
+        return self._graphs[rule]
 
     def _capture(self, rule: Rule) -> Captured[list[Outcome]] | None:
         if not can_capture(self._model.device):
@@ -154,7 +153,11 @@ class Launches:
             return None
 
     def _all(self, rule: Rule) -> list[Outcome]:
-        return [self._one(place, *rule[1:]) for place in range(rule[0])]
+        """The gradients at the first places, operation by operation."""
+        before = _random_state(self._model.device)
+        outcomes = [self._one(place, *rule[1:]) for place in range(rule[0])]
+        self._draws = bool(self._draws) or not torch.equal(before, _random_state(self._model.device))
+        return outcomes
 
     def _one(self, place: int, decay: float, bound: float | None) -> Outcome:
         """The gradient at one place; see `Learner.gradient`."""

@@ -26,6 +26,7 @@ from testbed.fabrics.actors.silence import MARGIN_S, Doing, Silence
 from testbed.fabrics.base import Fabric, SavedStates, TraceEnded, probe_folder
 from testbed.record import lines
 from testbed.systems import System
+from testbed.workloads.devices import share
 
 LEAD_S = 0.2  # actors are told this long before a segment when it starts
 START_S, START_EACH_S = 60.0, 30.0  # for processes to import torch, side by side on cores that may be few and busy
@@ -238,15 +239,15 @@ class ActorFabric(Fabric):
 
 
 def _start_actors(assembly: Assembly, device: str, places: Mapping[str, Place]) -> dict[str, Any]:
-    """One actor a role; the workers share the GPU where the math runs on one."""
+    """One actor a role; where the math runs on a GPU each worker has its part of those there are, dealt out by Ray."""
     experiment = assembly.experiment
     on_gpu = experiment.roles.workers if device.startswith("cuda") else ()
     data = experiment.as_dict()
     actor_class: Any = ray.remote(RoleActor)  # Ray's types do not know what options() returns
     actors: dict[str, Any] = {}
     for role, place in places.items():
-        share = 1 / len(on_gpu) if role in on_gpu else 0
-        kind = actor_class.options(num_cpus=0, num_gpus=share, max_concurrency=8, max_restarts=0)
+        part = share(len(on_gpu), int(ray.cluster_resources().get("GPU", 1))) if role in on_gpu else 0
+        kind = actor_class.options(num_cpus=0, num_gpus=part, max_concurrency=8, max_restarts=0)
         actors[role] = kind.remote(data, device if role in on_gpu else "cpu", place)
     return actors
 
