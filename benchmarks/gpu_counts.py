@@ -51,12 +51,15 @@ def main() -> None:
         for system in missing:
             found[system] = _grown(count(few, system, options.steps), growth, options.batch - COUNTED)
             print(system, f"{found[system].launches:.0f} started, {found[system].waits:.2g} waits", flush=True)
-            content = {"gpu": GPU, "batch": options.batch, "notes": notes.said(), "systems": records(found)}
-            kept.write_text(json.dumps(content, indent=1) + "\n")
-    ordered = {system: found[system] for system in wanted}
-    lines = markdown_table(*table(ordered, FIGURES[GPU])) + "\n\n" + _where(ordered) + _notes()
-    (options.out / "counts.md").write_text(lines)
-    print(lines)
+            _write(options.out, options.batch, {name: found[name] for name in few.systems if name in found})
+    print((options.out / "counts.md").read_text())
+
+
+def _write(out: Path, batch: int, found: dict[str, StepCounts]) -> None:
+    content = {"gpu": GPU, "batch": batch, "notes": notes.said(), "systems": records(found)}
+    (out / "counts.json").write_text(json.dumps(content, indent=1) + "\n")
+    lines = markdown_table(*table(found, FIGURES[GPU])) + "\n\n" + _where(found) + _notes()
+    (out / "counts.md").write_text(lines)
 
 
 def _experiment(batch: int) -> Experiment:

@@ -103,7 +103,8 @@ def steps_of(count: int) -> Any:
 
 def test_the_kept_losses_are_of_a_run_that_learns() -> None:
     kept = likeness.read()
-    assert set(kept) == set(steps.SYSTEMS)
+    assert kept.keys() <= set(steps.SYSTEMS)
+    assert "baseline" in kept
     for losses in kept.values():
         assert len(losses) == likeness.STEPS
         assert sum(losses[-50:]) < sum(losses[:50])
