@@ -3,7 +3,7 @@
 TARGET    ?= cifarnet
 TORCH     ?= torch==2.13.0
 PYTHON    ?= python3
-VARIABLES := TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE JOBS SCALE OUT RUN TRACE FAULT
+VARIABLES := TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE JOBS SCALE OUT RUN TRACE FAULT BUDGET
 SETUP     := TORCH PYTHON
 
 # A variable of the command line that is none of these would change nothing, without a word.
@@ -25,7 +25,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
           $(if $(FAULT),--fault "$(FAULT)")
 
-.PHONY: reference-own reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-terngrad-scaling reference-papers reference-codecs docs wheel clean
+.PHONY: gpu reference-gpu-counts reference-own reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-terngrad-scaling reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,13 @@ report: setup  ## write a run's report page, one HTML file: make report RUN=resu
 
 fidelity: setup  ## does the emulated network do what PROFILE says?
 	$(TESTBED) fidelity $(or $(PROFILE),weightgrad-ec2) $(if $(OUT),--out "$(OUT)")
+
+# With whatever Python has torch with CUDA: of a training image, say, in which nothing is installed: make gpu PYTHON=python3
+GPU_PYTHON := $(if $(filter command,$(firstword $(origin PYTHON))),$(PYTHON),$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)))
+
+gpu:  ## all there is to check and to time on a GPU, then the paper's 50,000 steps as far as BUDGET goes; again to go on
+	@$(GPU_PYTHON) -P -c 'import sys; sys.path.insert(0, "$(CURDIR)"); from testbed.cli import main; sys.exit(main(sys.argv[1:]))' \
+	    bench gpu --budget $(or $(BUDGET),8m) $(if $(DEVICE),--device $(DEVICE)) $(if $(OUT),--out "$(OUT)")
 
 bench: setup  ## codecs against a copy, messages a second of the virtual fabric; on an idle machine
 	$(TESTBED) bench codecs $(if $(OUT),--json "$(OUT)")
@@ -222,6 +229,10 @@ reference-papers: setup-dev  ## the papers' other experiments at their default s
 	    mkdir -p results/reference/papers/$$target; \
 	    (cd build/reference-papers/$$target/* && cp summary.* *.png $(CURDIR)/results/reference/papers/$$target/); \
 	done
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+
+reference-gpu-counts: setup-dev  ## what a step asks of a GPU, by system, into results/reference/gpu: ten minutes, no GPU
+	$(BIN)/python -P benchmarks/gpu_counts.py --out results/reference/gpu
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 reference-codecs: setup-dev  ## every codec's speed against a copy, into results/reference/codecs; on an idle machine

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from testbed.cli import codec_bench as bench
+from testbed.harness.gpu import needed
 from testbed.report.numbers import columns
 from testbed.report.numbers.summary import BASELINE
 from testbed.report.numbers.tables import markdown_table, rows
@@ -22,7 +23,7 @@ RUNS = sorted(path.parent for path in REFERENCE.glob("*/run.json"))
 DOCS = ROOT / "docs"
 PAGES = {
     path.name: path
-    for path in (ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("reference", "codecs", "papers")))
+    for path in (ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("reference", "codecs", "gpu", "papers")))
 }
 EXCERPT = re.compile(r"(<!-- from (\S+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
@@ -78,6 +79,12 @@ def test_every_table_of_a_reference_run_has_the_numbers_of_its_summary(run: Path
         heads, cells = columns.table(whole, ("system",), part)
         assert markdown_table(heads, cells) in compared
         assert all(" ".join(filter(None, line)) in words for line in cells)
+
+
+def test_the_counts_of_a_step_have_a_gpus_times() -> None:
+    kept = json.loads((REFERENCE / "gpu" / "counts.json").read_text())
+    lines = markdown_table(*needed.table(needed.read(kept["systems"]), needed.FIGURES[kept["gpu"]]))
+    assert (REFERENCE / "gpu" / "counts.md").read_text().startswith(lines + "\n")
 
 
 def test_the_codecs_table_has_the_measured_figures() -> None:

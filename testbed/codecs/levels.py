@@ -76,7 +76,7 @@ class LevelSum(VectorCodec):
         super().__init__(messages.layout)
         self.workers = workers
         self.bits = (2 * workers).bit_length()
-        self._format = messages
+        self._format = self.messages = messages
         self._dtype = np.uint8 if 2 * workers <= 255 else np.uint16
         sizes = [layer.size for layer in messages.ternary]
         lengths = [planar.plane_bytes(size, self.bits) for size in sizes]

@@ -48,6 +48,10 @@ class Assembly:
     on_notice : called with a line the user should read (a download, a stand-in)
     testing_threads : that a test of a model takes; None for all cores. Where another run is on each core, threads that
         wait for each other made a test take four times as long
+
+    Attributes
+    ----------
+    home : where vectors are between two computations: on the device, if the fabric plays all roles in this process
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Assembly:
         self.experiment = experiment
         self._testing_threads = testing_threads or len(os.sched_getaffinity(0))
         self.device = device(device_name)
+        self.home = torch.device("cpu")
         self._allow_download = allow_download
         self._on_notice = on_notice
 
@@ -145,7 +150,7 @@ class Assembly:
             seed=seed,
             roles=roles or experiment.roles,
             layout=self.sized.layout,
-            initial=self.sized.initial_weights(seed),
+            initial=self.sized.initial_weights(seed).to(self.home),
             training=training,
             learner=lru_cache(lambda worker: self._learner(seed, worker, learned)),
             images=self.sized.dataset.train_examples,

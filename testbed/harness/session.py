@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +29,27 @@ from testbed.experiment.load import from_dict
 from testbed.experiment.schema import Experiment
 from testbed.fabrics.base import Fabric, TraceEnded
 from testbed.fabrics.registry import FABRICS, FabricKind, Setting
-from testbed.fidelity import report as fidelity_report
 from testbed.files import new_folder, reserving
 from testbed.harness import checkpoint, divergence, notes
 from testbed.harness.checkpoint import Checkpoint, Clock
 from testbed.harness.lock import held_too
 from testbed.harness.pool import HERE, Elsewhere, Errand, RunAll, run_all, signals_interrupt
-from testbed.record import frames, lines
 from testbed.record import info as info_file
+from testbed.record import lines
 from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
+from testbed.record.held import Held
 from testbed.record.info import MODELLED_NETWORK, DataInfo, LinkInfo, MetricInfo, PluginInfo, ResultInfo, RunInfo
 from testbed.record.recorder import Recorder
 from testbed.record.stolen import Stolen
 from testbed.record.tensorboard import Scalars
-from testbed.report.live import Progress
 from testbed.report.numbers import reached
 from testbed.report.numbers.asked import Target, reported
+from testbed.report.plain_progress import Watcher, watcher
 from testbed.roles.compute import MEASURED
 from testbed.wan.profile import Link, Pair, Profile
 from testbed.wan.store import save_profile
 from testbed.workloads import Workload
+from testbed.workloads.devices import dealt
 from testbed.workloads.evaluation import Evaluation
 from testbed.workloads.sized import SizedWorkload
 
@@ -130,6 +132,8 @@ def _metric_info(workload: Workload | SizedWorkload) -> MetricInfo:
 
 def _fidelity(results: Path, profile: str) -> dict[str, Any]:
     """The evidence there is for the emulated network of a profile on this machine's kernel."""
+    from testbed.fidelity import report as fidelity_report  # rich
+
     return fidelity_report.evidence(results / "fidelity", profile, platform.release())
 
 
@@ -224,9 +228,8 @@ def _keep_measured(measured: Profile, folder: Path) -> Path:
 def plays(folder: Path, facts: RunInfo) -> list[Errand]:
     """What is still to be played of the run in `folder`: a system and seed each, on a fabric of its own."""
     return [
-        Errand(_label(system, seed), _play_alone, place, facts.experiment, (facts, system, seed))
-        for seed in facts.seeds
-        for system in facts.systems
+        Errand(_label(system, seed), _play_alone, place, facts.experiment, (facts, system, seed, number))
+        for number, (seed, system) in enumerate(product(facts.seeds, facts.systems))
         if not checkpoint.is_finished(place := _place(folder, system, seed))
     ]
 
@@ -240,9 +243,11 @@ def play_at_once(errands: Sequence[Errand], run_all: RunAll, folder: Path) -> No
             raise Interrupted(f"stopped; go on with --resume {folder}") from None
 
 
-def _play_alone(place: Path, experiment: dict[str, Any], facts: RunInfo, system: str, seed: int) -> None:
-    """One system and seed on a fabric of its own, in this process."""
-    folder, device = place.parents[1], _torch_device(facts)
+def _play_alone(
+    place: Path, experiment: dict[str, Any], facts: RunInfo, system: str, seed: int, number: int = 0
+) -> None:
+    """One system and seed on a fabric of its own, in this process; of several GPUs on the one that is its turn."""
+    folder, device = place.parents[1], dealt(_torch_device(facts), number)
     assembly = Assembly(from_dict(experiment, info_file.FILE_NAME), device, testing_threads=1)
     with held_too(folder), signals_interrupt(), threads(1), _open_fabric(facts.fabric, assembly, device) as fabric:
         _Play(folder, facts, assembly, fabric, system, seed, can_draw=False).run()
@@ -277,6 +282,8 @@ class _Play:
         self.system, self.seed = system, seed
         self.steps = experiment.training.steps
         self.clock = Clock(0, 0.0)
+        self._held = Held(self._write)
+        self._watchers: list[Watcher | Scalars] = []
         self.info = ResultInfo(
             system=system,
             seed=seed,
@@ -327,10 +334,11 @@ class _Play:
         roles = self.experiment.roles_of(self.system)
         goodput_mbit = {name: link.goodput_mbit for name, link in self.facts.network.items()}
         with ExitStack() as stack:
-            progress = Progress(
+            progress = watcher()(
                 _label(self.system, self.seed), self.steps, roles, goodput_mbit, can_draw=self._can_draw
             )
-            self._watchers: list[Progress | Scalars] = [stack.enter_context(progress)]
+            stack.enter_context(progress)
+            self._watchers = [progress]
             if self.facts.tensorboard:
                 scalars = Scalars(self.folder, len(roles.workers), self.facts.started_at, self.clock.step)
                 self._watchers.append(stack.enter_context(scalars))
@@ -353,6 +361,8 @@ class _Play:
 
     def _may_stop(self) -> bool:
         """Whether the target has been reached, or never will be."""
+        from testbed.record import frames  # pyarrow
+
         parsed, target = frames.parse(self.folder / lines.FILE_NAME), Target.of(self.facts)
         probes = parsed.evaluations[parsed.evaluations["probe"]]
         if len(probes) and not np.isfinite(probes["train_loss"].iloc[-1]):
@@ -404,12 +414,15 @@ class _Play:
             np.savez(file, allow_pickle=False, **arrays)
 
     def _record(self, event: Event) -> None:
+        self._held(event)
+
+    def _write(self, event: Event) -> None:
         self.recorder.record(event)
         self._show(event)
 
     def _show(self, event: Event) -> None:
-        for watcher in self._watchers:
-            watcher.see(event)
+        for each in self._watchers:
+            each.see(event)
 
     def _end(self, how: str, error: str = "") -> None:
         self.info.status, self.info.error = how, error

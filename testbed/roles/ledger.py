@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import SupportsFloat
 
 from testbed.message import Message
 from testbed.record.events import Computed, Delivered, Event, Sent, Size, StepDone
@@ -86,7 +87,7 @@ class Ledger:
                 )
             )
 
-    def step_done(self, step: int, loss: float, lan_s: float, wan_s: float) -> None:
+    def step_done(self, step: int, loss: SupportsFloat, lan_s: float, wan_s: float) -> None:
         """A worker has finished a step."""
         busy_s, codec_s = self.busy_s - self._before_step_s[0], self.codec_s - self._before_step_s[1]
         self._before_step_s = (self.busy_s, self.codec_s)
@@ -95,7 +96,7 @@ class Ledger:
                 time_s=self._now(),
                 node=self._name,
                 step=step,
-                loss=loss,
+                loss=loss,  # type: ignore[arg-type]  # a scalar on a device becomes a number before it is written
                 compute_s=round(busy_s, NANO),
                 codec_s=round(codec_s, NANO),
                 lan_s=round(lan_s, NANO),

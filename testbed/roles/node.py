@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from math import inf
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, SupportsFloat, TypeVar
 
 from testbed.errors import PeerTimeout, ProtocolError
 from testbed.message import Message
@@ -363,8 +363,11 @@ class Node(ABC):
         if not task.cancelled() and task.exception() is not None and not self._failure.done():
             self._failure.set_exception(task.exception())  # type: ignore[arg-type]
 
-    def step_done(self, step: int, loss: float) -> None:
-        """Record that this worker has finished `step` with its local training loss, and where its time went."""
+    def step_done(self, step: int, loss: SupportsFloat) -> None:
+        """Record that this worker has finished `step` with its local training loss, and where its time went.
+
+        A loss on a device is read later, with others (`testbed.record.held`).
+        """
         self.ledger.step_done(step, loss, *trail.get().take())
 
     async def play(self, role: Coroutine[Any, Any, None], stop_at: int) -> None:

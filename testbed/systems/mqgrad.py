@@ -11,6 +11,7 @@ workers and LPSs in step m + 1. Messages say themselves with how many bits they 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import SupportsFloat
 
 import torch
 
@@ -94,8 +95,8 @@ class MQGrad(CodecSystem):
         codec = Uniform(self.task.layout, MAX_BITS, self.options.rounding, large.__contains__)
         return ToldBits(codec, self.options.feedback)
 
-    def report(self, loss: float) -> Numbers:
-        return (loss,)
+    def report(self, loss: SupportsFloat) -> Numbers:
+        return (float(loss),)  # on a device the agent's view of each loss is waited for
 
     def start_policy(self) -> PolicyState:
         return self.policy.start()

@@ -117,7 +117,7 @@ class TernGrad(ReplicaSystem):
                 if answer.kind == CATCH_UP:
                     await self.settle(node, state, answer, step)
                     continue
-                scales = answer.buffers[0].view(np.float32)
+                scales = _scales(answer)
             key = Key(self.task.seed, index, step)
             charge = self.task.encoding(self.ternary, surveyed=True)
             buffers = await node.compute(charge, self.ternary.encode, gradient, key, scales, limits)
@@ -233,9 +233,16 @@ class TernGrad(ReplicaSystem):
         return Message("parameters", step, self.floats.encode(state.weights))
 
 
-def _largest(messages: Sequence[Message]) -> np.ndarray:
+def _scales(message: Message) -> Any:
+    """The scales in a message, where they are."""
+    scales = message.buffers[0]
+    return scales if isinstance(scales, torch.Tensor) else scales.view(np.float32)
+
+
+def _largest(messages: Sequence[Message]) -> Any:
     """Element-wise maximum of the scales in `messages`."""
-    return np.max([message.buffers[0].view(np.float32) for message in messages], axis=0)
+    scales = [_scales(message) for message in messages]
+    return torch.stack(scales).amax(0) if isinstance(scales[0], torch.Tensor) else np.max(scales, axis=0)
 
 
 def _sum(vectors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -45,6 +45,7 @@ import torch
 from testbed.codecs.base import Key
 from testbed.codecs.floats import Float32
 from testbed.codecs.ternary import Ternary, ThresholdTernary
+from testbed.gpu.moves import is_far, numbers, of_largest
 from testbed.message import Message
 from testbed.record.events import Guard, Threshold
 from testbed.roles.attendance import CATCH_UP, Attendance, answered, caught_up
@@ -120,7 +121,7 @@ class LPSState:
     last_exchange_s: float = 0.0
     epoch_rate: float = 0.0  # learning rate when G_thresh was last renewed
     epoch_norm: float = 0.0  # ||v|| of the epoch before
-    norm_sum: float = 0.0  # of this epoch's messages so far
+    norm_sum: float | torch.Tensor = 0.0  # of this epoch, on the device
     norm_count: int = 0
 
 
@@ -254,21 +255,22 @@ class WeightGrad(System):
         mean = torch.stack(gradients).mean(0)
         if self.options.aggregate == "average":
             gradients = [mean]
-        state.norm_sum += float(torch.linalg.vector_norm(mean))
+        mean_norm, *norms = map(torch.linalg.vector_norm, (mean, *gradients))
+        state.norm_sum = state.norm_sum + (mean_norm.double() if is_far(mean) else mean_norm.item())
         state.norm_count += 1
-        rate = self.task.rate_at(step)
-        norms = [float(torch.linalg.vector_norm(gradient)) for gradient in gradients]
-        largest = norms.index(max(norms))
+        rate, changes = self.task.rate_at(step), []
+        largest = None if is_far(mean) else norms.index(max(norms))  # on a device only the device knows
         for k, gradient in enumerate(gradients):
             change = state.weights.clone()
             self._optimizer().update(state.optimizer, state.weights, gradient, rate)
             change.sub_(state.weights)
             state.update.add_(change)
-            if k == largest:
-                reference = change
+            if largest in (None, k):
+                changes.append(change)
+        reference = changes[0] if len(changes) == 1 else of_largest(changes, norms)
         if state.threshold is None:
-            peak = float(reference.abs().max())
-            state.threshold = self._clamped(float(torch.linalg.vector_norm(reference)) / peak if peak else 1.0)
+            peak, norm = numbers(reference.abs().max(), torch.linalg.vector_norm(reference))
+            state.threshold = self._clamped(norm / peak if peak else 1.0)
             state.epoch_rate = rate
         if state.ema is not None:
             state.ema.update(state.weights)
@@ -278,7 +280,7 @@ class WeightGrad(System):
 
     def _renew_threshold(self, state: LPSState, rate: float) -> None:
         """Equation 13, once an epoch."""
-        norm = state.norm_sum / state.norm_count
+        norm = float(state.norm_sum) / state.norm_count
         if state.epoch_norm and state.epoch_rate and state.threshold is not None:
             change = (rate / state.epoch_rate) * (norm / state.epoch_norm)
             state.threshold = self._clamped(state.threshold * change)
@@ -293,8 +295,8 @@ class WeightGrad(System):
         if self.task.sizes is not None:
             return "significant" if self.task.sizes.significant(node.name, step) else self._interval(node, state)
         assert pending.reference is not None and state.threshold is not None
-        reference = float(torch.linalg.vector_norm(pending.reference))
-        significance = float(torch.linalg.vector_norm(state.update)) / reference if reference else 0.0
+        reference, update = numbers(*map(torch.linalg.vector_norm, (pending.reference, state.update)))
+        significance = update / reference if reference else 0.0
         if significance >= state.threshold:
             node.record(
                 Threshold(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -66,13 +67,29 @@ class FlatModel:
         for part in self.normalisations:
             part.track_running_stats = False  # in training; what a test takes, `calibrate` fills in
         self._flat = torch.empty(self.layout.size, device=self.device)
-        self.parameters = [parameter for _, parameter in trained(self.module)]
-        for parameter, layer in zip(self.parameters, self.layout, strict=True):
-            parameter.data = self._flat[layer.slice].view(layer.shape)
+        self.parameters: list[Tensor] = [parameter for _, parameter in trained(self.module)]
+        if self._in_place:
+            for parameter, layer in zip(self.parameters, self.layout, strict=True):
+                parameter.data = self._flat[layer.slice].view(layer.shape)
+        else:
+            self.parameters = self.views(self._flat)
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """The network's scores for a batch."""
-        return logits(self.module(inputs))
+    @property
+    def _in_place(self) -> bool:
+        """Whether the network's own parameters are the views; on a device it is given views of any vector."""
+        return self.device.type == "cpu"
+
+    def __call__(self, inputs: Tensor, parameters: Sequence[Tensor] | None = None) -> Tensor:
+        """The network's scores for a batch, with other parameters than its own on a device."""
+        if self._in_place:
+            return logits(self.module(inputs))
+        given = self.parameters if parameters is None else parameters
+        named = {layer.name: parameter for layer, parameter in zip(self.layout, given, strict=True)}
+        return logits(functional_call(self.module, named, (inputs,)))
+
+    def views(self, weights: Tensor) -> list[Tensor]:
+        """A flat vector as parameters of which derivatives can be taken."""
+        return [weights[layer.slice].view(layer.shape).detach().requires_grad_() for layer in self.layout]
 
     def load(self, weights: Tensor) -> None:
         """Take over the values of a flat vector of `layout.size` elements (from any device)."""

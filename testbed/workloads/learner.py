@@ -6,14 +6,17 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from testbed.errors import InputError
+from testbed.gpu.moves import download, is_far
 from testbed.layout import Factors
 from testbed.workloads.data.base import Dataset
 from testbed.workloads.flat import FlatModel
 from testbed.workloads.keyed import Purpose, generator
+from testbed.workloads.launches import Launches
 from testbed.workloads.optimizer import clip_global_norm
 from testbed.workloads.shards import Indices, batch_indices
 
@@ -41,6 +44,8 @@ class Learner:
         L2 decay: `weight_decay * weights` is added to the gradient (as torch.optim does), not to the loss.
     clip_norm
         Bound on the L2 norm of the worker's gradient, decay included; None for no bound.
+    launches
+        What computes the gradients of all workers of this process on a device; None on the CPU.
     """
 
     def __init__(
@@ -55,24 +60,46 @@ class Learner:
         augmented: bool = True,
         weight_decay: float = 0.0,
         clip_norm: float | None = None,
+        launches: Launches | None = None,
     ) -> None:
         self.model, self.dataset, self.shard = model, dataset, shard
         self.worker, self.batch_size, self.seed = worker, batch_size, seed
         self.augmented, self.weight_decay, self.clip_norm = augmented, weight_decay, clip_norm
+        self._launches = launches
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets of `step`, from 0, on the model's device."""
-        indices = batch_indices(self.shard, self.seed, self.worker, step, self.batch_size)
-        random = generator(self.seed, Purpose.AUGMENT, self.worker, step) if self.augmented else None
-        inputs, targets = self.dataset.train_batch(indices, random)
+        inputs, targets = self.dataset.train_batch(*self._choice(step))
         return inputs.to(self.model.device), targets.to(self.model.device)
 
-    def gradient(self, weights: Tensor, step: int) -> tuple[float, Tensor]:
+    def drawn(self, step: int) -> tuple[Tensor, ...]:
+        """What the batch of `step` is made of on a device (`Dataset.drawn`)."""
+        return self.dataset.drawn(*self._choice(step))
+
+    def dropout(self, step: int) -> np.random.Generator:
+        """What the network drops in `step` is drawn with."""
+        return generator(self.seed, Purpose.DROPOUT, self.worker, step)
+
+    def _choice(self, step: int) -> tuple[Indices, np.random.Generator | None]:
+        """The examples of `step`, and what distorts them."""
+        indices = batch_indices(self.shard, self.seed, self.worker, step, self.batch_size)
+        return indices, generator(self.seed, Purpose.AUGMENT, self.worker, step) if self.augmented else None
+
+    def gradient(self, weights: Tensor, step: int) -> tuple[float | Tensor, Tensor]:
         """Return the mean loss of the batch of `step` at `weights`, and its gradient.
 
         The gradient is a fresh flat tensor of `weights`' size on their device, weight decay and clipping
-        applied. With the same number of torch threads on a CPU, equal arguments give equal bits.
+        applied. With the same number of torch threads on a CPU, equal arguments give equal bits. Where the weights
+        are on the model's device the loss stays there too, as a scalar: whoever reads it waits for all that the device
+        has to do. Both may be computed a little later, together with those of other workers (`Launches`).
         """
+        if self._launches is not None:
+            there = self._launches.gradient(self, weights, step)
+            if is_far(weights):
+                return there
+            self._launches.run()
+            whole = download(torch.cat([there[1], there[0].view(1)]))
+            return whole[-1].item(), whole[:-1]
         loss = self._loss(weights, step)
         # A parameter that the network does not use has a gradient of zero.
         parts = torch.autograd.grad(loss, self.model.parameters, allow_unused=True, materialize_grads=True)
@@ -83,7 +110,7 @@ class Learner:
             clip_global_norm(gradient, self.clip_norm)
         return loss.item(), gradient.to(weights.device)
 
-    def factors(self, weights: Tensor, step: int) -> tuple[float, Tensor, list[Factors]]:
+    def factors(self, weights: Tensor, step: int) -> tuple[float | Tensor, Tensor, list[Factors]]:
         """Return what `gradient` does, the gradients of the linear layers as their factors.
 
         A linear layer's gradient is Delta^T X / L, of its input X and the loss's derivative Delta by its output
@@ -122,13 +149,14 @@ class Learner:
                 for delta in backward:
                     delta.mul_(self.clip_norm / norm)
         home = weights.device
-        return loss.item(), others.to(home), [(inputs.to(home), delta.to(home)) for inputs, delta in factors]
+        found = loss.detach() if is_far(weights) else loss.item()
+        return found, others.to(home), [(inputs.to(home), delta.to(home)) for inputs, delta in factors]
 
     def _loss(self, weights: Tensor, step: int) -> Tensor:
         """The mean loss of the batch of `step`, with what its derivatives take."""
         self.model.load(weights)
         inputs, targets = self.batch(step)
-        with self.model.training(generator(self.seed, Purpose.DROPOUT, self.worker, step)):
+        with self.model.training(self.dropout(step)):
             return self.dataset.loss(self.model(inputs), targets)
 
     def _parameters(self) -> tuple[dict[str, nn.Module], list[Tensor]]:

@@ -19,6 +19,7 @@ from testbed.workloads.data.augment import fits
 from testbed.workloads.data.base import DATASETS, Data, Dataset, Metric, size_text
 from testbed.workloads.evaluation import Evaluation, evaluate, train_loss
 from testbed.workloads.flat import FlatModel, forward_flops
+from testbed.workloads.launches import Launches
 from testbed.workloads.learner import Learner
 from testbed.workloads.memory import keep_freed
 from testbed.workloads.models.base import MODELS, Model, initial_weights, kind_of, parameter_count
@@ -61,6 +62,11 @@ class Workload:
         """The network, once for all workers of this process."""
         return FlatModel(self._build, self.device)
 
+    @cached_property
+    def launches(self) -> Launches | None:
+        """What computes all workers' gradients on a device; None on the CPU, where each computes its own."""
+        return None if self.device.type == "cpu" else Launches(self.flat, self.dataset)
+
     @property
     def layout(self) -> Layout:
         """How the network's parameters lie in a flat vector."""
@@ -88,6 +94,7 @@ class Workload:
             augmented=training.augment,
             weight_decay=training.weight_decay,
             clip_norm=training.clip_norm,
+            launches=self.launches,
         )
 
     def evaluate(self, weights: Tensor, examples: int | None = None) -> Evaluation:

@@ -60,6 +60,13 @@ def test_the_command_is_alone_with_a_loopback_interface_and_is_root_there() -> N
     assert "0" in rest
 
 
+def test_the_devices_of_the_machine_stay_usable() -> None:
+    """A GPU's driver is reached by files such as /dev/nvidiactl, which anybody may open."""
+    script = "from pathlib import Path; print(sorted(map(str, Path('/dev').iterdir()))); Path('/dev/null').open('r+b')"
+    done = subprocess.run(supervised(sys.executable, "-c", script), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(sorted(map(str, Path("/dev").iterdir())))
+
+
 def test_it_knows_whether_it_is_inside() -> None:
     assert not sandbox.inside()
     script = "from testbed.emulation import sandbox as s; raise SystemExit(0 if s.inside() else 1)"

@@ -20,7 +20,11 @@ Loops are compiled for the signatures declared with them, inputs as read-only ar
 by `compiled.warm_up`; numba keeps them on disk.
 """
 
-from testbed.codecs.kernels import (
+from testbed.codecs.kernels import absent
+
+absent.step_in()
+
+from testbed.codecs.kernels import (  # noqa: E402 - numba, which all of these import, may be missing
     adaptive,
     blockwise,
     dgc,
@@ -39,6 +43,8 @@ from testbed.codecs.kernels import (
     uniform,
     vectors,
 )
+
+absent.step_out()
 
 __all__ = [
     "adaptive",

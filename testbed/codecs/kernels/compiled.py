@@ -16,6 +16,8 @@ from typing import Any
 
 from numba import njit, types
 
+from testbed.codecs.kernels.absent import is_absent
+
 F32, F64, I64 = types.float32, types.float64, types.int64
 U8, U16, U32, U64 = types.uint8, types.uint16, types.uint32, types.uint64
 
@@ -36,7 +38,8 @@ def kernel(*signatures: tuple[types.Type, ...], **options: Any) -> Callable[[Cal
 
     def declare(function: Callable[..., Any]) -> Any:
         dispatcher = njit(nogil=True, cache=True, error_model="numpy", **options)(function)
-        _pending.append((dispatcher, signatures))
+        if not is_absent():
+            _pending.append((dispatcher, signatures))
         return dispatcher
 
     return declare

@@ -28,6 +28,7 @@ from testbed.record.events import LONGEST_INTERVAL_S, LinkBytes
 from testbed.roles.compute import compute_model
 from testbed.roles.roles import Roles, first_of
 from testbed.wan.trace import Change
+from testbed.workloads.devices import share
 
 FIRST_PORT = 5500
 MOST_DILATION = 50.0  # unless it is asked for: at that the default run takes two hours
@@ -68,7 +69,7 @@ class EmulatedFabric(ActorFabric):
             raise
 
     def _start_actors(self) -> dict[str, Any]:
-        """Each on its host; the workers share the GPU where the math runs on one."""
+        """Each on its host; where the math runs on a GPU each worker has its part of those there are, dealt out by Ray."""
         assert self._network is not None
         endpoints, hosts = _endpoints(self._roles, self._network, self._stamps), self._network.hosts
         on_gpu = self._roles.workers if self._device.startswith("cuda") else ()
@@ -76,8 +77,8 @@ class EmulatedFabric(ActorFabric):
         actor_class: Any = ray.remote(RoleActor)  # Ray's types do not know what options() returns
         actors: dict[str, Any] = {}
         for role in self._roles.all:
-            share = 1 / len(on_gpu) if role in on_gpu else 0
-            kind = actor_class.options(num_cpus=0, num_gpus=share, max_concurrency=8, max_restarts=0)
+            part = share(len(on_gpu), int(ray.cluster_resources().get("GPU", 1))) if role in on_gpu else 0
+            kind = actor_class.options(num_cpus=0, num_gpus=part, max_concurrency=8, max_restarts=0)
             place = Place(role, hosts[role].netns_pid, endpoints[role], self.dilation)
             actors[role] = kind.remote(data, self._device if role in on_gpu else "cpu", place)
         return actors

@@ -22,6 +22,8 @@ class Virtual(FabricKind):
 
     def open(self, setting: Setting) -> Fabric:
         experiment = setting.assembly.experiment
+        timing_only = experiment.compute.timing_only
+        setting.assembly.home = setting.assembly.device  # all roles are in this process
         return VirtualFabric(
             experiment.plan,
             compute_model(experiment.compute.device),
@@ -31,6 +33,7 @@ class Virtual(FabricKind):
             experiment.network,
             experiment.run.patience_s,
             experiment.run.timeline_steps,
+            None if timing_only else setting.assembly.workload.launches,
         )
 
     def cannot_play(self, experiment: Experiment) -> str:

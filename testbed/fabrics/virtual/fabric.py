@@ -20,6 +20,7 @@ from testbed.fabrics.virtual.folds import Members, ToFold, across, folds_of, fro
 from testbed.fabrics.virtual.network import Network
 from testbed.fabrics.virtual.replay import Replay
 from testbed.faults import Schedule
+from testbed.gpu.moves import finish
 from testbed.record.events import LONGEST_INTERVAL_S, Event, LinkBytes
 from testbed.roles import state as state_file
 from testbed.roles.compute import ComputeModel
@@ -30,6 +31,7 @@ from testbed.systems import System
 from testbed.systems.protocols.lives import play_system
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.tcp import Tcp
+from testbed.workloads.launches import Launches
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -46,6 +48,7 @@ class VirtualNode(Node):
         super().__init__(name, roles, patience_s=None)
         self.connections: dict[str, Connection] = {}
         self.folds: dict[str, ToFold] = {}  # of those peers that are in one
+        self.launches: Launches | None = None  # what computes gradients on a device, before time passes
         self._device = compute.device
         self._network = network
         self._loop = loop
@@ -66,8 +69,12 @@ class VirtualNode(Node):
         began_s = perf_counter()
         result = fn(*args, **kwargs)
         work = work(result) if callable(work) else work
+        if self._device is None:
+            finish(result)
         spent_s = perf_counter() - began_s if self._device is None else self._device.seconds(work)
         spent_s = self.lasting(spent_s, self.now())
+        if not spent_s and self.launches is not None:
+            self.launches.run()  # what is asked for is needed at once
         self.ledger.charged(work, spent_s, self.now(), fn)
         await asyncio.sleep(spent_s)
         return result
@@ -95,6 +102,7 @@ class VirtualFabric(Fabric):
     tcp : what TCP costs; None for nothing
     patience_s : bound of a wait in which nothing happens but what the schedule has
     timeline_steps : of so many steps each computation and message is recorded, unless there are more than `FEW_HOSTS`
+    launches : where gradients are computed on a device: all that are asked for at one instant together
     """
 
     def __init__(
@@ -107,6 +115,7 @@ class VirtualFabric(Fabric):
         tcp: Tcp | None = None,
         patience_s: float = inf,
         timeline_steps: int = 0,
+        launches: Launches | None = None,
     ) -> None:
         self.record = self.observe = lambda event: None
         self.messages = 0  # sent in all segments so far
@@ -120,8 +129,13 @@ class VirtualFabric(Fabric):
         self._states: dict[str, Any] = {}
         self._clock_s = 0.0
         self._told_to_stop = False
+        self._launches = launches
+        if launches is not None:
+            launches.together = compute.device is not None  # else each is measured by itself
 
     def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
+        if self._launches is not None:
+            self._launches.forget()
         self._system = self._make_system(system, seed)
         roles = self._system.task.roles
         played_for = {member for members in self._folds() for member in members[1:]}
@@ -149,6 +163,8 @@ class VirtualFabric(Fabric):
         def before_jump(when_s: float) -> float:
             if self._told_to_stop:
                 raise KeyboardInterrupt
+            if self._launches is not None:
+                self._launches.run()
             when_s = min(when_s, replay.next_s)
             for meter in meters:
                 if when_s >= meter.next_s:
@@ -173,6 +189,7 @@ class VirtualFabric(Fabric):
                 record = of_each(folds[name], record)
             nodes[name] = VirtualNode(name, self._system.task.roles, self._compute, network, loop, record)
             nodes[name].ledger.timeline_steps = 0 if self._clock_s else self._timeline_steps
+            nodes[name].launches = self._launches
             nodes[name].pace, nodes[name].mortal = self._schedule.pace_of(name), self._schedule.mortal
         self._let_probe(nodes)
         for node in nodes.values():

@@ -14,6 +14,7 @@ import torch
 
 from testbed.codecs import costs
 from testbed.codecs.base import fixed_sizes
+from testbed.codecs.resident import placed
 from testbed.codecs.sized import Sizes, StandIn
 from testbed.errors import InputError, ProtocolError
 from testbed.layout import Factors, Layout
@@ -30,10 +31,10 @@ from testbed.workloads.config import Training
 class Gradients(Protocol):
     """One worker's gradient step, whatever the model and the data."""
 
-    def gradient(self, weights: torch.Tensor, step: int) -> tuple[float, torch.Tensor]:
+    def gradient(self, weights: torch.Tensor, step: int) -> tuple[float | torch.Tensor, torch.Tensor]:
         """Loss and flat gradient at `weights` on this worker's batch of `step`."""
 
-    def factors(self, weights: torch.Tensor, step: int) -> tuple[float, torch.Tensor, list[Factors]]:
+    def factors(self, weights: torch.Tensor, step: int) -> tuple[float | torch.Tensor, torch.Tensor, list[Factors]]:
         """The same gradient with those of the linear layers as factors: loss, the other layers' flat, (X, Delta)s."""
 
 
@@ -44,7 +45,7 @@ class Task:
     Parameters
     ----------
     layout : the model's parameters in the flat vector
-    initial : initial weights, flat float32
+    initial : initial weights, flat float32, where all vectors of the run are
     training : steps, batch, schedule, optimizer
     learner : makes the learner of worker number k (an index into `roles.workers`)
     images : training images in all, which make an epoch
@@ -228,7 +229,7 @@ class System(ABC):
         if fixed_sizes(codec) is None:
             self.varying.add(kind)
         if self.task.sizes is None:
-            return codec
+            return placed(codec, self.task.initial.device)
         roles = self.task.roles
         return StandIn(codec, kind, self.task.sizes, (*roles.workers, *roles.lpss, roles.global_server))
 

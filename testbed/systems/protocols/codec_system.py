@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ class CodecSystem(ReplicaSystem):
     def codec(self, sender: Sender) -> Codec | Remembering:
         """What codes a worker's gradient, an LPS's sum of its region's, the global server's mean of all."""
 
-    def report(self, loss: float) -> Numbers:
+    def report(self, loss: SupportsFloat) -> Numbers:
         """Numbers that ride on a worker's gradient; servers take their mean over all workers."""
         return ()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from testbed.errors import InputError
 from testbed.workloads.data.base import Dataset, Indices, Metric
+from testbed.workloads.models.base import Shape
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -67,8 +69,28 @@ class Arrays(Dataset):
         if classes and y.dim() == 1:
             self.labels = y.numpy().astype(np.int64)
         self._loss = loss
+        self._there: tuple[Tensor, Tensor] | None = None  # what is trained on, where it is on a device, too
         if metrics is not None or loss is not None:
             self.metrics = dict(metrics or {})
+
+    def fit(self, input: Shape | None, device: torch.device) -> Self:
+        """See `Dataset.fit`."""
+        fitted = super().fit(input, device)
+        if device.type != "cpu":
+            inputs, targets = self._train
+            fitted._there = inputs.to(device), targets.to(device)
+        return fitted
+
+    def drawn(self, indices: Indices, random: np.random.Generator | None = None) -> tuple[Tensor, ...]:
+        """Which rows, int64 [n]."""
+        return super().drawn(indices, random) if self._there is None else (torch.from_numpy(indices),)
+
+    def made(self, drawn: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """As `train_batch`."""
+        if self._there is None:
+            return super().made(drawn)
+        inputs, targets = (part.index_select(0, drawn[0]) for part in self._there)
+        return inputs, targets
 
     def train_batch(self, indices: Indices, random: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         inputs, targets = self._train

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +15,9 @@ from torch.nn import functional
 from testbed.errors import InputError
 from testbed.workloads.data.base import size_text
 from testbed.workloads.data.images import Size
+
+Values = TypeVar("Values")
+Moved = TypeVar("Moved")
 
 
 @dataclass(frozen=True)
@@ -63,39 +67,92 @@ def distort(images: Tensor, size: Size, random: np.random.Generator, distortion:
         float32 [n, *size] with zero mean and unit deviation per image.
     """
 
-    def to_device(values: np.ndarray) -> Tensor:
-        return torch.from_numpy(values).to(images.device)
+    device = images.device
+    draws = drawn(images.shape[1:], len(images), size, random, distortion)
+    return distorted(images, size, draws.mapped(lambda values: torch.from_numpy(values).to(device)), distortion)
 
-    count, per_image = len(images), (-1, 1, 1, 1)
-    x = _cropped(images, size, random, distortion.pad)
-    if distortion.mirror:
-        mirrored = random.random(count) < 0.5
-        x = torch.where(to_device(mirrored).view(per_image), x.flip(3), x)
-    if limit := distortion.max_brightness:
+
+@dataclass(frozen=True)
+class Draws(Generic[Values]):
+    """What is drawn for a batch of n images, as arrays or on a device; None for what a distortion does without.
+
+    Attributes
+    ----------
+    corners
+        int64 [2, n], the top rows and the left columns of the crops.
+    mirrored
+        bool [n]
+    brightness, contrast
+        float32 [n]
+    """
+
+    corners: Values
+    mirrored: Values | None
+    brightness: Values | None
+    contrast: Values | None
+
+    @property
+    def others(self) -> tuple[Values | None, Values | None, Values | None]:
+        """All but the corners."""
+        return self.mirrored, self.brightness, self.contrast
+
+    def used_by(self, distortion: Distortion) -> Draws[Values]:
+        """Without what a distortion does without."""
+        bright, contrasted = distortion.max_brightness, distortion.contrast != NONE.contrast
+        return Draws(
+            self.corners,
+            self.mirrored if distortion.mirror else None,
+            self.brightness if bright else None,
+            self.contrast if contrasted else None,
+        )
+
+    def mapped(self, move: Callable[[Values], Moved]) -> Draws[Moved]:
+        """The same elsewhere, in the order in which it is used."""
+        return Draws(move(self.corners), *(None if values is None else move(values) for values in self.others))
+
+
+def drawn(
+    images: Sequence[int], count: int, size: Size, random: np.random.Generator, distortion: Distortion
+) -> Draws[np.ndarray]:
+    """Draw for `count` images of (channels, height, width) `images` what `distorted` does with them."""
+    pad = _padding(images, size, distortion)
+    rows, columns = (slack + 2 * pad for slack in _slack(images, size))
+    corners = random.integers(0, [[rows + 1], [columns + 1]], (2, count))
+    mirrored = random.random(count) < 0.5 if distortion.mirror else None
+    limit, brightness, contrast = distortion.max_brightness, None, None
+    if limit:
         brightness = random.uniform(-limit, limit, count).astype(np.float32)
-        x = x + to_device(brightness).view(per_image)
     if distortion.contrast != NONE.contrast:
         contrast = random.uniform(*distortion.contrast, count).astype(np.float32)
+    return Draws(corners, mirrored, brightness, contrast)
+
+
+def distorted(images: Tensor, size: Size, draws: Draws[Tensor], distortion: Distortion) -> Tensor:
+    """Do with uint8 images what has been drawn for them: float32 [n, *size], standardized."""
+    per_image = (-1, 1, 1, 1)
+    if pad := _padding(images.shape[1:], size, distortion):
+        images = functional.pad(images, (pad, pad, pad, pad))
+    top, left = draws.corners
+    windows = images.unfold(2, size[1], 1).unfold(3, size[2], 1)  # a view: [n, channels, top, left, height, width]
+    x = windows[torch.arange(len(images), device=images.device), :, top, left].float()
+    if draws.mirrored is not None:
+        x = torch.where(draws.mirrored.view(per_image), x.flip(3), x)
+    if draws.brightness is not None:
+        x = x + draws.brightness.view(per_image)
+    if draws.contrast is not None:
         mean = x.mean((2, 3), keepdim=True)
-        x = (x - mean).mul_(to_device(contrast).view(per_image)).add_(mean)
+        x = (x - mean).mul_(draws.contrast.view(per_image)).add_(mean)
     return standardize(x)
 
 
-def _cropped(images: Tensor, size: Size, random: np.random.Generator, pad: int) -> Tensor:
-    """Cut each image at a random place: float32 [n, *size]."""
-    if not any(_slack(images, size)):
-        images = functional.pad(images, (pad, pad, pad, pad))
-    count = len(images)
-    rows, columns = _slack(images, size)
-    corners = random.integers(0, [[rows + 1], [columns + 1]], (2, count))
-    top, left = torch.from_numpy(corners).to(images.device)
-    windows = images.unfold(2, size[1], 1).unfold(3, size[2], 1)  # a view: [n, channels, top, left, height, width]
-    return windows[torch.arange(count, device=images.device), :, top, left].float()
+def _padding(images: Sequence[int], size: Size, distortion: Distortion) -> int:
+    """Black pixels on each side: only images that the model takes whole have any."""
+    return 0 if any(_slack(images, size)) else distortion.pad
 
 
 def center(images: Tensor, size: Size) -> Tensor:
     """Crop uint8 [n, channels, height, width] images in the middle and standardize: float32 [n, *size]."""
-    rows, columns = _slack(images, size)
+    rows, columns = _slack(images.shape[1:], size)
     top, left = rows // 2, columns // 2
     return standardize(images[:, :, top : top + size[1], left : left + size[2]].float())
 
@@ -121,7 +178,7 @@ def fits(images: Sequence[int], size: Sequence[int]) -> bool:
     return same and all(has >= takes for has, takes in zip(images, size, strict=True))
 
 
-def _slack(images: Tensor, size: Size) -> tuple[int, int]:
-    """Return how many rows and columns a crop may leave out."""
-    check_crop(images.shape[1:], size)
-    return images.shape[2] - size[1], images.shape[3] - size[2]
+def _slack(images: Sequence[int], size: Size) -> tuple[int, int]:
+    """Return how many rows and columns a crop of images of one size may leave out."""
+    check_crop(images, size)
+    return images[1] - size[1], images[2] - size[2]

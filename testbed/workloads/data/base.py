@@ -160,6 +160,20 @@ class Dataset(ABC):
     def test_batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of these test examples."""
 
+    # On a device other than the CPU, where `train_batch` is in two parts
+
+    def drawn(self, indices: Indices, random: np.random.Generator | None = None) -> tuple[Tensor, ...]:
+        """What must come to the device for `train_batch`, as tensors on the CPU: here the batch itself.
+
+        A data set that can lie on the device draws what the batch is made of; `made` then makes it there.
+        """
+        return self.train_batch(indices, random)
+
+    def made(self, drawn: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets on the device from what has come there; waits for nothing."""
+        inputs, targets = drawn
+        return inputs, targets
+
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """What training makes small, as a mean over the batch: the cross-entropy."""
         from torch.nn import functional  # here, so that reading an experiment file needs no torch

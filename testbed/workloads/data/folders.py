@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from testbed.errors import InputError
@@ -66,6 +65,8 @@ def decoded(path: Path, side: int) -> Pixels:
     InputError
         The file cannot be read, or is truncated or damaged.
     """
+    from PIL import Image, UnidentifiedImageError  # here, so that other data sets need no pillow
+
     try:
         with Image.open(path, formats=("JPEG", "PNG")) as image:
             image.draft("RGB", (side, side))  # a JPEG far too large is decoded at a half, a quarter or an eighth

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,6 +16,9 @@ from testbed.workloads.keyed import Purpose, generator
 
 Pixels = NDArray[np.uint8]
 Size = tuple[int, int, int]  # channels, height, width
+Lookup = Callable[[Tensor], Tensor]  # indexes (int64 [n]) on a device -> images there
+MOST_ON_DEVICE = 8 * 2**30  # bytes of images that are kept on a device
+READ_AT_ONCE = 10_000
 
 
 class ImageSet(Protocol):
@@ -52,6 +56,14 @@ class Images:
             taken[mine] = part[indices[mine] - (self._ends[number] - len(part))]
         return torch.from_numpy(taken)
 
+    def at(self, device: torch.device) -> Lookup | None:
+        """All of them on a device; None where they are too many for it."""
+        if prod(self.shape) > MOST_ON_DEVICE:
+            return None
+        parts = np.split(np.arange(len(self)), range(READ_AT_ONCE, len(self), READ_AT_ONCE))
+        there = torch.cat([self.take(part).to(device) for part in parts])
+        return lambda indexes: there.index_select(0, indexes)
+
 
 @dataclass(frozen=True)
 class Enlarged:
@@ -69,7 +81,14 @@ class Enlarged:
         return len(self.images)
 
     def take(self, indices: NDArray[np.integer]) -> Tensor:
-        small = self.images.take(indices)
+        return self._enlarged(self.images.take(indices))
+
+    def at(self, device: torch.device) -> Lookup | None:
+        """On a device as they are there before."""
+        small = located(self.images, device)
+        return None if small is None else lambda indexes: self._enlarged(small(indexes))
+
+    def _enlarged(self, small: Tensor) -> Tensor:
         return small.repeat_interleave(self.factor, 2).repeat_interleave(self.factor, 3)
 
 
@@ -89,6 +108,19 @@ class Reordered:
 
     def take(self, indices: NDArray[np.integer]) -> Tensor:
         return self.images.take(self.order[indices])
+
+    def at(self, device: torch.device) -> Lookup | None:
+        """On a device as they are there, and their order."""
+        images = located(self.images, device)
+        if images is None:
+            return None
+        order = torch.from_numpy(self.order).to(device)
+        return lambda indexes: images(order.index_select(0, indexes))
+
+
+def located(images: ImageSet, device: torch.device) -> Lookup | None:
+    """What looks images up on a device; None where they cannot lie there, such as files that are read when needed."""
+    return images.at(device) if isinstance(images, Images | Enlarged | Reordered) else None
 
 
 @dataclass(frozen=True)

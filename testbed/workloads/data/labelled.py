@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from testbed.gpu.notes import note
 from testbed.workloads.data import augment
 from testbed.workloads.data.augment import Distortion
 from testbed.workloads.data.base import DataFolder, Dataset, Indices, Notice, Shape, Source
-from testbed.workloads.data.images import Content, ImageSet, Size
+from testbed.workloads.data.images import Content, ImageSet, Lookup, Size, located
 from testbed.workloads.data.standin import StandIn
 
 
@@ -44,6 +45,7 @@ class LabelledImages(Dataset):
         self.size: Size = train.images.shape[1:]
         self.distortion, self.real, self.note = distortion, real, note
         self.device = torch.device("cpu")
+        self._lookup: Lookup | None = None  # where the training images are on the device, too
 
     @property
     def input(self) -> Shape:  # type: ignore[override]
@@ -54,6 +56,8 @@ class LabelledImages(Dataset):
         """Crop the images to `input`, which must not be larger than they are."""
         fitted = copy(self)
         fitted.device = device
+        if device.type != "cpu":
+            fitted._lie_there()
         if input is not None:
             augment.check_crop(self.train_images.shape[1:], input)
             fitted.size = (input[0], input[1], input[2])
@@ -66,6 +70,38 @@ class LabelledImages(Dataset):
             return augment.center(images, self.size), labels
         return augment.distort(images, self.size, random, self.distortion), labels
 
+    def _lie_there(self) -> None:
+        """Keep the training images and their labels on the device."""
+        self._lookup = located(self.train_images, self.device)
+        if self._lookup is None:
+            note(f"data set '{self.name}' is not kept on the device: each batch is made on the CPU and moved there")
+            return
+        self._labels_there = torch.from_numpy(self.train_labels).to(self.device)
+
+    def drawn(self, indices: Indices, random: np.random.Generator | None = None) -> tuple[Tensor, ...]:
+        """A row an image, int32: which one it is, and what is drawn for it (`augment.Draws`), a column each."""
+        if self._lookup is None:
+            return tuple(part.cpu() for part in self.train_batch(indices, random))
+        columns = [indices]
+        if random is not None:
+            shape = self.train_images.shape[1:]
+            draws = augment.drawn(shape, len(indices), self.size, random, self.distortion)
+            columns += [*draws.corners, *map(_bits, draws.others)]
+        return (torch.from_numpy(np.stack(np.broadcast_arrays(*columns), 1).astype(np.int32)),)
+
+    def made(self, drawn: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """As `train_batch` makes them on the CPU, to rounding."""
+        if self._lookup is None:
+            return super().made(drawn)
+        (rows,) = drawn
+        indexes = rows[:, 0].long()
+        images, labels = self._lookup(indexes), self._labels_there.index_select(0, indexes)
+        if rows.shape[1] == 1:
+            return augment.center(images, self.size), labels
+        mirrored, *others = (column.contiguous() for column in rows[:, 3:].unbind(1))
+        draws = augment.Draws(rows[:, 1:3].long().T, mirrored > 0, *(column.view(torch.float32) for column in others))
+        return augment.distorted(images, self.size, draws.used_by(self.distortion), self.distortion), labels
+
     def test_batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Images cropped in the middle, float32 [n, *size]."""
         images, labels = self._taken(self.test_images, self.test_labels, indices)
@@ -77,6 +113,13 @@ class LabelledImages(Dataset):
 
     def _taken(self, images: ImageSet, labels: Indices, indices: Indices) -> tuple[Tensor, Tensor]:
         return images.take(indices).to(self.device), torch.from_numpy(labels[indices]).to(self.device)
+
+
+def _bits(values: np.ndarray | None) -> np.ndarray:
+    """What is drawn for each image as whole numbers: a float's bits; zeros where nothing is."""
+    if values is None:
+        return np.zeros((), np.int32)
+    return values.view(np.int32) if values.dtype == np.float32 else values
 
 
 @dataclass(frozen=True)

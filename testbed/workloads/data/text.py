@@ -7,6 +7,7 @@ i * context, so that no two workers see the same text, and an epoch passes each 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from math import log
 from pathlib import Path
@@ -77,6 +78,7 @@ class Text(Dataset):
             "bits_per_character": Metric("bits per character", self._bits, better="lower"),
             "accuracy": Metric("accuracy of the next token", right, unit="fraction"),
         }
+        self._tokens_there: Tensor | None = None  # the text that is trained on, where it is on a device, too
         self._set_window(WINDOW)
 
     def _set_window(self, window: int) -> None:
@@ -93,6 +95,8 @@ class Text(Dataset):
             The model does not take tokens, or the text is shorter than a window.
         """
         fitted = copy(self)
+        if device.type != "cpu":
+            fitted._tokens_there = torch.from_numpy(self._train.astype(np.int64)).to(device)
         if input is not None:
             if len(input) != 1:
                 super().fit(input, device)
@@ -108,6 +112,21 @@ class Text(Dataset):
     def train_batch(self, indices: Indices, random: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Windows and the same one token later, both int64 [n, window]; a text is not distorted."""
         return self._windows(self._train, indices)
+
+    def drawn(self, indices: Indices, random: np.random.Generator | None = None) -> tuple[Tensor, ...]:
+        """Where the windows begin, int64 [n]."""
+        if self._tokens_there is None:
+            return super().drawn(indices, random)
+        return (torch.from_numpy(indices * self.input[0]),)
+
+    def made(self, drawn: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """As `train_batch` makes them on the CPU."""
+        if self._tokens_there is None:
+            return super().made(drawn)
+        (window,) = self.input
+        places = drawn[0][:, None] + torch.arange(window + 1, device=drawn[0].device)
+        taken = self._tokens_there.index_select(0, places.view(-1)).view(places.shape)
+        return taken[:, :-1], taken[:, 1:]
 
     def test_batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Windows and the same one token later, both int64 [n, window]."""

@@ -1,0 +1,88 @@
+"""Codecs whose messages stay on the device, so that nothing on the way of a step waits for it.
+
+`placed` gives a codec its place. Where it has a twin here (`TWINS`), vectors and messages are on the device, and are
+coded in one pass over all layers, to the same bytes as on the CPU. Where it has none, its messages are made on the
+CPU, which each of them makes wait: that is noted, once a codec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from testbed.codecs.base import Buffers, WireBuffers
+from testbed.codecs.floats import Float32
+from testbed.codecs.half import Half
+from testbed.codecs.levels import LevelSum
+from testbed.codecs.memory import ErrorFeedback, Forgetful
+from testbed.codecs.resident.base import Resident
+from testbed.codecs.resident.floats import Float32Resident, HalfResident
+from testbed.codecs.resident.ternary import LevelSumResident, TernaryResident, ThresholdTernaryResident
+from testbed.codecs.resident.uniform import UniformResident
+from testbed.codecs.ternary import Ternary, ThresholdTernary
+from testbed.codecs.uniform import Uniform
+from testbed.gpu.notes import note
+
+Twin = Callable[[Any, torch.device], Resident]
+
+
+def _levels(codec: LevelSum, device: torch.device) -> Resident:
+    return LevelSumResident(codec, TernaryResident(codec.messages, device), device)
+
+
+TWINS: dict[type, Twin] = {
+    Float32: Float32Resident,
+    Half: HalfResident,
+    Ternary: TernaryResident,
+    ThresholdTernary: ThresholdTernaryResident,
+    LevelSum: _levels,
+    Uniform: UniformResident,
+}
+"""By the type of a codec for the CPU, what makes its twin on a device."""
+
+
+def twin_of(codec: Any, device: torch.device) -> Resident:
+    """The twin of a codec that has one, on any device, the CPU too."""
+    return TWINS[type(codec)](codec, device)
+
+
+def placed(codec: Any, device: torch.device) -> Any:
+    """`codec` for vectors on a device."""
+    if device.type == "cpu":
+        return codec
+    if isinstance(codec, Forgetful):
+        return Forgetful(placed(codec.codec, device))
+    if isinstance(codec, ErrorFeedback) and type(codec.codec) in TWINS:
+        return ErrorFeedback(placed(codec.codec, device))
+    twin = TWINS.get(type(codec))
+    return OnHost(codec, device) if twin is None else twin(codec, device)
+
+
+class OnHost:
+    """A codec without a twin: vectors are on the device, its messages on the CPU.
+
+    Parameters
+    ----------
+    codec : as on the CPU; what it does with vectors it does on the device where it can (`testbed.codecs.device`)
+    device : where vectors are
+    """
+
+    def __init__(self, codec: Any, device: torch.device) -> None:
+        self.codec, self.device, self.layout = codec, device, codec.layout
+        inner = getattr(codec, "codec", codec)
+        note(f"{type(inner).__name__} has no messages on the device: each is made on the CPU, and waits for the GPU")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.codec, name)
+
+    def encode(self, vector: Tensor, *rest: Any, **named: Any) -> Buffers:
+        """As the codec does."""
+        return self.codec.encode(vector, *rest, **named)
+
+    def decode(self, buffers: WireBuffers, out: Tensor | None = None) -> Tensor:
+        """Decode on the device."""
+        room = torch.empty(self.layout.size, device=self.device) if out is None else out
+        return self.codec.decode(buffers, room)

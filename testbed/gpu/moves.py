@@ -1,0 +1,68 @@
+"""Between the CPU and a device: up without waiting, down in one transfer.
+
+A transfer from ordinary memory makes torch wait for all that the device still has to do. From pinned memory it is put
+in the device's queue like any other work, and torch keeps the memory until it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+
+def is_far(tensor: Tensor) -> bool:
+    """Whether a tensor is on a device other than the CPU."""
+    return tensor.device.type != "cpu"
+
+
+def pinned(tensor: Tensor) -> Tensor:
+    """A tensor of the CPU in pinned memory, where this machine has a GPU to pin it for."""
+    return tensor.pin_memory() if torch.cuda.is_available() else tensor
+
+
+def upload(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
+    """Values of the CPU on a device, without waiting for it."""
+    tensor = torch.from_numpy(np.ascontiguousarray(values)) if isinstance(values, np.ndarray) else values
+    if device.type == "cpu" or is_far(tensor):
+        return tensor.to(device)
+    return pinned(tensor).to(device, non_blocking=True)
+
+
+def refill(tensor: Tensor, values: Tensor) -> None:
+    """Write values, of the CPU or the device, into memory of a device, without waiting for it."""
+    tensor.copy_(values if is_far(values) or not is_far(tensor) else pinned(values), non_blocking=True)
+
+
+def numbers(*scalars: Tensor) -> list[float]:
+    """The values of scalars, in one transfer."""
+    if not any(map(is_far, scalars)):
+        return [scalar.item() for scalar in scalars]
+    alike = len({scalar.dtype for scalar in scalars}) == 1
+    return torch.stack([scalar if alike else scalar.double() for scalar in scalars]).cpu().tolist()
+
+
+def of_largest(vectors: Sequence[Tensor], norms: Sequence[Tensor]) -> Tensor:
+    """The vector with the largest norm (a scalar each), which nobody looks at: which it is stays on the device."""
+    return torch.stack(list(vectors)).index_select(0, torch.stack(list(norms)).argmax().view(1))[0]
+
+
+def download(tensor: Tensor) -> Tensor:
+    """A tensor of a device in the CPU's memory, pinned where there is a GPU: one transfer, waited for once."""
+    if not torch.cuda.is_available():
+        return tensor.cpu()
+    room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    room.copy_(tensor, non_blocking=True)
+    torch.cuda.current_stream(tensor.device).synchronize()
+    return room
+
+
+def finish(made: object) -> None:
+    """Wait until a GPU has made what a computation returned; on the CPU that is so already."""
+    for part in tree_leaves(made):
+        if isinstance(part, Tensor) and part.device.type == "cuda":
+            torch.cuda.current_stream(part.device).synchronize()
+            return

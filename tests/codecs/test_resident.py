@@ -1,0 +1,221 @@
+"""Messages that stay on the device: the same bytes as on the CPU, nothing waited for, few operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from elsewhere import PLACES
+from test_backend import Place, layout_of, same_bits, vector
+
+from testbed.codecs import Key, LevelSum, Ternary, ThresholdTernary
+from testbed.codecs.base import Codec
+from testbed.codecs.floats import Float32
+from testbed.codecs.half import Half
+from testbed.codecs.memory import ErrorFeedback
+from testbed.codecs.resident import placed
+from testbed.codecs.topk import TopK
+from testbed.codecs.uniform import Uniform
+from testbed.errors import CodecError
+from testbed.gpu import doubts, notes
+from testbed.gpu.standin import standin
+from testbed.layout import Layout
+
+on_devices = pytest.mark.parametrize("place", PLACES)
+of_sizes = pytest.mark.parametrize("size", [0, 1, 9, 1025, 5121, 8193, 16_500])  # at and around block boundaries
+
+EXACT: dict[str, Callable[[Layout], Codec]] = {
+    "float32": Float32,
+    "half": Half,
+    "1-bit": lambda layout: Uniform(layout, 1),
+    "3-bit-random": lambda layout: Uniform(layout, 3, "random", lambda layer: not layer.bias),
+    "8-bit": Uniform,
+}
+SCALED: dict[str, Callable[[Layout], Codec]] = {  # their scales are sums, equal to rounding only
+    "ternary": Ternary,
+    "ternary-all": lambda layout: Ternary(layout, clip=None, float_last=False),
+    "ternary-one-scale": lambda layout: Ternary(layout, layerwise=False),
+    "threshold": ThresholdTernary,
+}
+CODECS = EXACT | SCALED
+
+
+def as_bytes(buffers: list[torch.Tensor]) -> list[bytes]:
+    return [buffer.cpu().contiguous().numpy().tobytes() for buffer in buffers]
+
+
+@on_devices
+@of_sizes
+@pytest.mark.parametrize("name", CODECS)
+def test_messages_are_the_same_to_the_byte(place: Place, name: str, size: int) -> None:
+    """From the first call, which is not captured, to the third, which is a second launch of what was."""
+    codec = CODECS[name](layout_of(size))
+    with place() as device:
+        twin = placed(codec, device)
+        for call in range(3):
+            values = vector(codec.layout.size, size + call)
+            if name in SCALED:
+                values = values.mul(16).round().div(16)  # of which sums are exact
+            key = Key(size, 3, call)
+            expected, found = codec.encode(values, key), twin.encode(values.to(device), key)
+            assert as_bytes(found) == [buffer.tobytes() for buffer in expected]
+            assert [buffer.nbytes for buffer in found] == [buffer.nbytes for buffer in expected]
+            decoded = twin.decode(found)
+            assert decoded.device.type == torch.device(device).type
+            assert same_bits(decoded.cpu(), codec.decode(expected))
+            again = twin.decode(found)
+            assert again is not decoded
+            assert same_bits(again.cpu(), decoded.cpu())
+
+
+@on_devices
+@pytest.mark.parametrize("layerwise", [True, False])
+@pytest.mark.parametrize("size", [1, 5121, 10_245])
+def test_a_worker_codes_on_scales_that_others_share(place: Place, layerwise: bool, size: int) -> None:
+    codec = Ternary(layout_of(size), layerwise=layerwise)
+    values, key = vector(codec.layout.size, size).mul(16).round().div(16), Key(1, 2, 3)
+    limits = codec.limits(values)
+    shared = limits.scales * np.float32(1.5)
+    with place() as device:
+        twin = placed(codec, device)
+        there = values.to(device)
+        measured = twin.limits(there)
+        assert as_bytes(list(measured)) == [limits.clip.tobytes(), limits.scales.tobytes()]
+        found = twin.encode(there, key, torch.from_numpy(shared).to(device), measured)
+        assert as_bytes(found) == [buffer.tobytes() for buffer in codec.encode(values, key, shared, limits)]
+
+
+@on_devices
+@pytest.mark.parametrize("magnitude", [1e-30, 1e-44])
+def test_tiny_scales_are_drawn_alike(place: Place, magnitude: float) -> None:
+    codec = Ternary(layout_of(100), clip=None)
+    values = vector(codec.layout.size, 1) * magnitude
+    with place() as device:
+        found = placed(codec, device).encode(values.to(device), Key(0, 0, 0))
+        assert as_bytes(found) == [buffer.tobytes() for buffer in codec.encode(values, Key(0, 0, 0))]
+
+
+@on_devices
+@pytest.mark.parametrize("size", [1, 5121, 16_500])
+@pytest.mark.parametrize("regions", [1, 2])
+def test_sums_of_levels_are_the_same_to_the_byte(place: Place, size: int, regions: int) -> None:
+    """A region's sum of four, and the sum of the regions', as TernGrad's servers make them."""
+    ternary = Ternary(layout_of(size))
+    regional, total = LevelSum(ternary, 4), LevelSum(ternary, 4 * regions)
+    values = vector(ternary.layout.size, size).mul(16).round().div(16)
+    scales = ternary.limits(values).scales
+    messages = [ternary.encode(values, Key(1, worker, 0), scales) for worker in range(4 * regions)]
+    sums = [regional.sum(messages[4 * k : 4 * k + 4]) for k in range(regions)]
+    expected = total.encode(total.add(regional.unpack(regional.encode(each)) for each in sums))
+    with place() as device:
+        there, all_there = placed(regional, device), placed(total, device)
+        for _ in range(3):
+            moved = [[torch.from_numpy(buffer.copy()).to(device) for buffer in message] for message in messages]
+            packed = [there.encode(there.sum(moved[4 * k : 4 * k + 4])) for k in range(regions)]
+            found = all_there.encode(all_there.add(map(there.unpack, packed)))
+            assert as_bytes(found) == [buffer.tobytes() for buffer in expected]
+            assert same_bits(all_there.decode(found).cpu(), total.decode(expected))
+
+
+@on_devices
+def test_a_sum_that_some_are_missing_from_is_completed_alike(place: Place) -> None:
+    ternary = Ternary(layout_of(100))
+    total, values = LevelSum(ternary, 5), vector(ternary.layout.size, 1)
+    message = ternary.encode(values, Key(0, 0, 0))
+    expected = total.encode(total.completed(total.sum([message, message])))
+    with place() as device:
+        there = placed(total, device)
+        moved = [torch.from_numpy(buffer.copy()).to(device) for buffer in message]
+        assert as_bytes(there.encode(there.completed(there.sum([moved, moved])))) == [
+            each.tobytes() for each in expected
+        ]
+        with pytest.raises(CodecError, match="2 of 5 workers is not complete"):
+            there.encode(there.sum([moved, moved]))
+
+
+@on_devices
+def test_importance_weighs_alike(place: Place) -> None:
+    codec = ThresholdTernary(layout_of(3000))
+    values, importance = vector(codec.layout.size, 1), vector(codec.layout.size, 2).abs()
+    expected = codec.encode(values, importance=importance)
+    with place() as device:
+        found = placed(codec, device).encode(values.to(device), importance=importance.to(device))
+        scales, floats, trits = (buffer.cpu().numpy() for buffer in found)
+    assert np.allclose(scales, expected[0], rtol=1e-6)
+    assert np.array_equal(floats, expected[1])
+    assert np.mean(trits != expected[2]) < 1e-3
+
+
+@on_devices
+def test_what_a_message_leaves_is_fed_back_alike(place: Place) -> None:
+    codec = ErrorFeedback(Uniform(layout_of(3000), 3))
+    memory, memory_here = codec.start(), codec.start()
+    with place() as device:
+        twin = placed(codec, device)
+        for step in range(3):
+            values = vector(codec.layout.size, step)
+            found = twin.encode(values.to(device), Key(0, 0, step), memory)
+            expected = codec.encode(values, Key(0, 0, step), memory_here)
+            assert as_bytes(found) == [buffer.tobytes() for buffer in expected]
+            assert torch.equal(memory.residual.cpu(), memory_here.residual)
+
+
+@on_devices
+@pytest.mark.parametrize("name", CODECS)
+def test_a_value_that_is_no_number_is_told_later(place: Place, name: str) -> None:
+    codec = CODECS[name](layout_of(3000))
+    values = vector(codec.layout.size, 1)
+    values[10] = float("nan")
+    with place() as device:
+        twin = placed(codec, device)
+        doubts.settle()
+        twin.encode(values.to(device), Key(0, 0, 0))
+        with pytest.raises(CodecError, match=r"layer (a\.weight|the vector): NaN or infinity among its values"):
+            doubts.settle()
+        doubts.settle()  # told once
+
+
+@on_devices
+def test_a_codec_without_a_twin_says_so(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    codec = TopK(layout_of(1000), 0.1)
+    values = vector(codec.layout.size, 1)
+    notes.forget()
+    with place() as device:
+        there = placed(codec, device)
+        placed(codec, device)
+        message = there.encode(values.to(device))
+        assert as_bytes(list(map(torch.from_numpy, message))) == [buffer.tobytes() for buffer in codec.encode(values)]
+        assert there.decode(message).device.type == torch.device(device).type
+    assert capsys.readouterr().err.count("TopK has no messages on the device") == 1
+
+
+LAUNCHES = {  # of one message of a model of ten layers, where nothing is captured
+    "float32": (4, 1),
+    "half": (30, 12),
+    "ternary": (100, 12),
+    "threshold": (45, 12),
+    "8-bit": (45, 15),
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_a_message_takes_few_operations_and_waits_for_nothing(name: str) -> None:
+    """However many layers; from the second message on it is a graph, and its inputs and outputs are copied."""
+    codec = CODECS[name](Layout.of([(f"l{k}.weight", (40, 100)) for k in range(10)]))
+    values = vector(codec.layout.size, 1)
+    with standin() as counts:
+        twin, there = placed(codec, torch.device("meta")), values.to("meta")
+        begun, waits = counts.launches, counts.waits
+        first = twin.encode(there, Key(0, 0, 0))
+        encoded = counts.launches
+        twin.decode(first)
+        decoded = counts.launches
+        assert encoded - begun <= LAUNCHES[name][0]
+        assert decoded - encoded <= LAUNCHES[name][1]
+        for step in range(1, 4):
+            begun = counts.launches
+            twin.decode(twin.encode(there, Key(0, 0, step)))
+        assert counts.launches - begun <= 24
+        assert counts.waits == waits

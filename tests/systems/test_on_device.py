@@ -1,0 +1,56 @@
+"""Systems on a device: the CPU's results, and nothing on a step's way that waits for the device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from small_runs import EXCHANGING, each_system, experiment, start
+
+from testbed.gpu.standin import NAME, standin
+from testbed.harness.gpu.counts import count
+from testbed.systems import SYSTEMS
+
+# Waits of a step of four workers in two regions, where there are any: the least that a system can do with.
+# Losses are read in one transfer for all steps, 1 / 4 a step here, with the doubts about vectors in another.
+READS = 2 / 4
+WAITS = {
+    "weightgrad": READS + 2,  # each LPS must know whether its update is significant
+}
+LAUNCHES = {  # of a step of four workers; what is captured counts as one
+    "baseline": 90,
+    "terngrad": 180,
+    "weightgrad": 205,
+    "fp16": 145,
+    "fixed-4": 165,
+    "diloco": 50,
+    "allreduce": 315,
+}
+
+
+def on(device: str, folder: Path, system: str, **options: Any) -> pd.DataFrame:
+    it = experiment(systems={system: options}, training={"steps": 8})
+    return pd.read_parquet(start(it, folder / device, device=device) / system / "seed-0" / "steps.parquet")
+
+
+@pytest.mark.parametrize("system", each_system(SYSTEMS, "baseline", "terngrad", "weightgrad", "dgc", "diloco"))
+def test_a_run_on_a_device_is_the_cpus(small_data: None, tmp_path: Path, system: str) -> None:
+    """Here, where the device computes as the CPU does, scales alone may differ by rounding."""
+    options = EXCHANGING if system == "weightgrad" else {}
+    here = on("cpu", tmp_path, system, **options)
+    with standin():
+        there = on(NAME, tmp_path, system, **options)
+    assert there["time_s"].tolist() == pytest.approx(here["time_s"].tolist(), rel=0.02)
+    assert there["loss"].tolist() == pytest.approx(here["loss"].tolist(), abs=2e-3)
+
+
+@pytest.mark.parametrize("system", LAUNCHES)  # all their codecs have twins
+def test_a_step_waits_for_nothing(small_data: None, system: str) -> None:
+    options = EXCHANGING if system == "weightgrad" else {}
+    found = count(experiment(systems={system: options}, training={"steps": 8}), system)
+    assert found.waits <= WAITS.get(system, READS), found.waits_at
+    assert found.down <= 4 * found.waits + 200  # bytes: losses, and a few norms
+    assert found.launches <= LAUNCHES[system]
+    assert found.graphs >= 1

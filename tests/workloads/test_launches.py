@@ -1,0 +1,160 @@
+"""Gradients on a device: the CPU's bits, whoever is computed together with whom, and few launches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from testbed.gpu import graphs
+from testbed.gpu.standin import DEVICE, NAME, standin
+from testbed.workloads import Model, Workload
+from testbed.workloads.config import Training
+from testbed.workloads.data import text as text_data
+from testbed.workloads.data.arrays import Arrays
+from testbed.workloads.data.base import Dataset
+from testbed.workloads.data.images import Enlarged, Images, Reordered, located
+from testbed.workloads.data.labelled import LabelledImages
+from testbed.workloads.devices import dealt, device, share
+from testbed.workloads.launches import MOST_TOGETHER
+from testbed.workloads.learner import Learner
+from testbed.workloads.models.base import of
+
+SHARD = np.arange(0, 300, 2)
+
+
+def learners(model: Model, dataset: Dataset, where: str, count: int = 3, **training: Any) -> list[Learner]:
+    workload = Workload(model, dataset, device(where))
+    return [workload.learner(SHARD, worker, 8, 0, Training(**training)) for worker in range(count)]
+
+
+def same_everywhere(model: Model, dataset: Dataset, **training: Any) -> None:
+    """Three workers at weights of their own, five steps: asked for together or alone, captured at the second."""
+    here = learners(model, dataset, "cpu", **training)
+    weights = [torch.randn(here[0].model.layout.size, generator=torch.manual_seed(k)) * 0.05 for k in range(3)]
+    expected = [[each.gradient(own, step) for each, own in zip(here, weights, strict=True)] for step in range(5)]
+    with standin():
+        there = learners(model, dataset, NAME, **training)
+        moved = [own.to(DEVICE) for own in weights]
+        launches = there[0]._launches
+        assert launches is not None
+        for step in range(5):
+            launches.together = step != 2
+            found = [each.gradient(own, step) for each, own in zip(there, moved, strict=True)]
+            for own in moved:
+                own.add_(1.0)  # whoever asked may change its weights: the gradient is at those of the moment
+            launches.run()
+            for own, before in zip(moved, weights, strict=True):
+                own.copy_(before)
+            for (loss, gradient), (other_loss, other) in zip(found, expected[step], strict=True):
+                assert isinstance(loss, torch.Tensor)
+                assert loss.item() == pytest.approx(other_loss, rel=1e-6)
+                assert torch.allclose(gradient.cpu(), other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("training", [{}, {"weight_decay": 0.01, "clip_norm": 0.1}, {"augment": False}])
+def test_a_gradient_on_a_device_is_the_cpus(dataset: LabelledImages, training: dict[str, Any]) -> None:
+    same_everywhere(Model(name="tiny"), dataset, **training)
+
+
+def test_so_is_a_language_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = text_data.cut(b"so it goes, and so it went. " * 400, "character", "a text")
+    same_everywhere(of("gpt", layers=1, heads=2, width=16, context=16), words)
+
+
+def test_dropout_drops_what_it_drops_on_the_cpu(dataset: LabelledImages) -> None:
+    """The stand-in draws as the CPU does; a worker at a time, by that worker's seed."""
+    same_everywhere(Model(name="alexnet-32"), dataset)
+
+
+def test_so_does_a_data_set_of_ones_own() -> None:
+    x, y = np.random.default_rng(0).standard_normal((300, 3, 24, 24)), np.arange(300) % 10
+    same_everywhere(Model(name="tiny"), Arrays(x, y, x[:20], y[:20]))
+
+
+def test_eight_gradients_are_one_launch(dataset: LabelledImages) -> None:
+    with standin() as counts:
+        there = learners(Model(name="tiny"), dataset, NAME, count=8)
+        launches = there[0]._launches
+        assert launches is not None
+        launches.together = True
+        weights = torch.zeros(there[0].model.layout.size).to(DEVICE)
+        for step in range(4):
+            before, graphs_before = counts.launches, counts.graphs
+            waits, ups = counts.waits, counts.ups
+            for each in there:
+                each.gradient(weights, step)
+            launches.run()
+        assert counts.graphs - graphs_before == 1
+        assert counts.launches - before == 8 + 1 + 1  # the weights' copies, the graph, one copy of all results
+        assert counts.ups - ups == 1
+        assert counts.waits == waits
+
+
+def test_what_cannot_be_captured_is_computed_all_the_same(
+    dataset: LabelledImages, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(work: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(graphs.standin, "recorded", refuse)
+    same_everywhere(Model(name="tiny"), dataset)
+    assert "gradients are launched operation by operation: operation not permitted" in capsys.readouterr().err
+
+
+def test_more_than_fit_are_launched_in_turns(dataset: LabelledImages) -> None:
+    with standin():
+        there = learners(Model(name="tiny"), dataset, NAME, count=MOST_TOGETHER + 3)
+        launches = there[0]._launches
+        assert launches is not None
+        weights = torch.zeros(there[0].model.layout.size).to(DEVICE)
+        there[0].gradient(weights, 0)
+        launches.together = True
+        found = [each.gradient(weights, 0)[1] for each in there]
+        launches.run()
+        alone = [each.gradient(weights, 0) for each in there[-2:]]
+        launches.run()
+        assert torch.equal(found[-1].cpu(), alone[-1][1].cpu())
+
+
+def test_a_worker_with_its_weights_on_the_cpu_waits_once(dataset: LabelledImages) -> None:
+    """On the emulated fabric: weights go up, loss and gradient come down in one transfer."""
+    with standin() as counts:
+        (worker,) = learners(Model(name="tiny"), dataset, NAME, count=1)
+        weights = torch.zeros(worker.model.layout.size)
+        for step in range(3):
+            waits, down = counts.waits, counts.down
+            loss, gradient = worker.gradient(weights, step)
+        assert isinstance(loss, float)
+        assert gradient.device.type == "cpu"
+        assert counts.waits - waits == 1
+        assert counts.down - down == 4 * (worker.model.layout.size + 1)
+
+
+def test_images_are_found_on_the_device_as_on_the_cpu() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 3, 4, 4), dtype=np.uint8)
+    plain = Images([pixels[:7], pixels[7:]])
+    indexes = np.array([3, 19, 0, 7, 7])
+    for images in (plain, Enlarged(plain, 2), Reordered(plain, np.arange(20)[::-1].copy())):
+        with standin():
+            look_up = located(images, DEVICE)
+            assert look_up is not None
+            assert torch.equal(look_up(torch.from_numpy(indexes).to(DEVICE)).cpu(), images.take(indexes))
+
+
+def test_gpus_are_dealt_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert [dealt("cuda", number) for number in range(4)] == ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]
+    assert dealt("cuda:1", 2) == "cuda:1"
+    assert dealt("cpu", 2) == "cpu"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert dealt("cuda", 2) == "cuda"
+
+
+@pytest.mark.parametrize(("workers", "gpus"), [(8, 1), (3, 1), (7, 2), (2, 4)])
+def test_all_workers_find_room_on_the_gpus(workers: int, gpus: int) -> None:
+    part = share(workers, gpus)
+    assert 0 < part <= 1
+    assert int(1 / part) * gpus >= workers or part == 1
