@@ -191,11 +191,12 @@ reference-gpt-diloco: setup-dev  ## what trains language models, on two networks
 	$(call begin,gpt-diloco,build/reference-gpt-diloco)
 	mkdir -p results/reference/gpt-diloco
 	cd build/reference-gpt-diloco/gpt-diloco/*/ && cp series.json summary.csv summary.md series.png $(CURDIR)/results/reference/gpt-diloco/
-	for profile in wanify-8 residential; do \
-	    $(TESTBED) plot build/reference-gpt-diloco/gpt-diloco/*/profile=$$profile-* --kind metric --format png \
-	        --out build/reference-gpt-diloco/$$profile && \
-	    cp build/reference-gpt-diloco/$$profile/metric.png results/reference/gpt-diloco/$$profile.png; \
+	set -e; for profile in wanify-8 residential; do \
+	    point=$$(echo build/reference-gpt-diloco/gpt-diloco/*/profile=$$profile-*); kept=results/reference/gpt-diloco/$$profile; \
+	    mkdir -p $$kept; cp $$point/run.json $$point/summary.csv $$point/summary.md $$kept/; \
+	    $(TESTBED) plot $$point --kind metric --format png --out $$kept; \
 	done
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 reference-sensitivity: setup-dev  ## the map of speedups over network, device and batch, into results/reference/sensitivity: minutes
 	$(TESTBED) sensitivity systems --systems baseline,fp16,terngrad,dgc,gaia,weightgrad,diloco \
