@@ -37,7 +37,7 @@ class OnCluster(FabricKind):
     def cannot_play(self, experiment: Experiment) -> str:
         if experiment.trace is not None:
             return "it cannot change a real network, as topology.trace asks; use --fabric mininet or virtual"
-        if (schedule := experiment.schedule) is not None and schedule.pairs:
+        if (schedule := experiment.schedule) is not None and (schedule.pairs or schedule.broken):
             wan, roles = experiment.plan.wan, experiment.roles.all
             kinds = [each.kind for each in experiment.faults if each.on_links(wan) or each.on_connections(roles)]
             return f"it cannot change a real network, as the fault '{kinds[0]}' asks; use --fabric mininet or virtual"

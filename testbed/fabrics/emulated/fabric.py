@@ -69,7 +69,7 @@ class EmulatedFabric(ActorFabric):
             raise
 
     def _start_actors(self) -> dict[str, Any]:
-        """Each on its host; where the math runs on a GPU each worker has its part of those there are, dealt out by Ray."""
+        """Each on its host; on GPUs each worker has its part of one, dealt out by Ray."""
         assert self._network is not None
         endpoints, hosts = _endpoints(self._roles, self._network, self._stamps), self._network.hosts
         on_gpu = self._roles.workers if self._device.startswith("cuda") else ()

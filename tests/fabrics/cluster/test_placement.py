@@ -76,6 +76,7 @@ def test_what_cannot_be_placed_is_one_line(nodes: list[Any], asked: dict[str, An
     [
         ({"faults": ["partition us-west-1 at 1s"]}, "cannot change a real network, as the fault 'partition' asks"),
         ({"faults": ["delay us-west-1 ms=200 at 1s"]}, "cannot change a real network, as the fault 'delay' asks"),
+        ({"faults": ["reset us-west-1/w0=us-west-1/lps at 1s"]}, "as the fault 'reset' asks"),
         ({"network": {"slow_start": True}}, "no network.slow_start"),
         ({"compute": {"dilation": 2}}, "compute.dilation can only be 1"),
         ({"compute": {"math": "none"}}, "its clock cannot be real"),
