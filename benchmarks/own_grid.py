@@ -214,6 +214,7 @@ def draw(frame: pd.DataFrame) -> Sheet:
             axes.imshow(np.ma.masked_invalid(np.log2(grid)), cmap="PuOr", norm=norm, aspect="auto")
             axes.set_xticks(range(len(devices)), devices)
             axes.set_yticks(range(len(profiles)), profiles)
+            axes.grid(visible=False)
             axes.set_title(workload)
             for row in here.itertuples():
                 x, y = devices.index(row.device), profiles.index(row.profile)
