@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_runs import EXCHANGING, Played, each_system, experiment, play
+from small_runs import EXCHANGING, Played, experiment, play
 
 from testbed.errors import RunError
 from testbed.experiment.assembly import Assembly
 from testbed.faults import FAULTS
 from testbed.record.events import LinkBytes
-from testbed.systems import SYSTEMS
+from testbed.systems import SYSTEMS, Task
+from testbed.wan.profile import Profile
 
 GOLDEN = Path(__file__).parent / "golden"
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -62,15 +64,20 @@ def timed(sentences: list[str], unit_s: float) -> list[str]:
     return [" ".join(words(text)) for text in sentences]
 
 
+@cache
+def setting(system: str) -> tuple[Task, Profile]:
+    it = experiment(systems={system: OPTIONS.get(system, {})}, training={"steps": 6})
+    return Assembly(it).task(0, it.roles_of(system)), it.plan.profile
+
+
 def played(system: str, faults: list[str], unit_s: float = 0.0) -> Played | str:
     """A run of six steps, or what it ended with."""
-    it = experiment(systems={system: OPTIONS.get(system, {})}, training={"steps": 6})
-    task = Assembly(it).task(0, it.roles_of(system))
+    task, profile = setting(system)
     asked = timed(faults, unit_s)
     if not any("lps" in role for role in task.roles.all):
         asked = [text.replace("us-west-1/*=us-*/*", "us-west-1/*=us-east-1/*") for text in asked]
     try:
-        return play(system, task, it.plan.profile, OPTIONS.get(system), faults=asked)
+        return play(system, task, profile, OPTIONS.get(system), faults=asked)
     except RunError as error:
         return str(error)
 
@@ -83,7 +90,13 @@ def in_numbers(run: Played | str) -> dict[str, Any]:
     return {"clock_s": run.clock_s, "wan_bytes": wan, "norm": max(float(it.norm()) for it in run.models.values())}
 
 
-@pytest.mark.parametrize("system", each_system(SYSTEMS, "baseline"))
+ONE_OF_A_KIND = ("baseline", "weightgrad", "diloco", "hierarchical-allreduce")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "system", [pytest.param(name, marks=[] if name in ONE_OF_A_KIND else pytest.mark.full) for name in sorted(SYSTEMS)]
+)
 def test_same_seed_same_bits_under_every_fault(small_data: None, system: str, request: pytest.FixtureRequest) -> None:
     assert set(FAULTS_ASKED) == set(FAULTS)
     found = {}
