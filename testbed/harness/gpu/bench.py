@@ -247,7 +247,7 @@ def _paper(plan: Plan, part: Part) -> Iterator[str]:
         except (Interrupted, KeyboardInterrupt) as stopped:
             if not over.is_set():
                 raise
-            yield f"{stopped or 'stopped before it played'}; or the same command again"
+            yield f"{str(stopped) or 'stopped before it played'}; or the same command again"
 
 
 @contextmanager
