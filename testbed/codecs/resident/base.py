@@ -147,6 +147,19 @@ def inverse_of(places: np.ndarray, count: int) -> np.ndarray:
     return inverse
 
 
+def sources(places: np.ndarray, floats: np.ndarray, size: int) -> np.ndarray:
+    """Where each element of a vector comes from, in the decoded digits at `places` and the float layers behind them.
+
+    Looked up, not written to its place: a device writes to places in any order, and is slow where it may not.
+    """
+    flat = places.reshape(-1)
+    known = flat < size
+    found = np.zeros(size, np.int64)
+    found[flat[known]] = np.arange(flat.size)[known]
+    found[floats] = flat.size + np.arange(floats.size)
+    return found
+
+
 def byte_owner(lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """For each byte of runs of these lengths its run's number, and its number in the run."""
     owner = np.repeat(np.arange(len(lengths)), lengths)

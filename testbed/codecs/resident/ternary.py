@@ -54,18 +54,9 @@ class TritResident(Resident):
         digits = np.arange(MAX_TRIT_BYTE + 1)[:, None] // 3 ** np.arange(TRITS) % 3
         self._values = self.moved(_DIGITS[digits])
         self.signs = self.moved(_DIGITS[digits].astype(np.int8))
-        flat = places.T.reshape(-1)
-        self._coded, at = self._in_order(flat, nothing)
-        self._at = self.moved(at)
+        order = np.concatenate([np.empty(0, np.int64), *floats])
+        self._sources = self.moved(base.sources(places.T, order, nothing))
         self._unpack = Pass(self._unpacked, nothing)
-
-    def _in_order(self, flat: np.ndarray, nothing: int) -> tuple[Tensor, np.ndarray]:
-        """The coded elements of the vector in increasing order, and where each lies among the digits."""
-        inverse = np.full(nothing, -1, np.int64)
-        known = flat < nothing
-        inverse[flat[known]] = np.arange(flat.size)[known]
-        coded = np.flatnonzero(inverse >= 0)
-        return self.moved(coded), inverse[coded]
 
     def by_byte(self, scales: Tensor) -> Tensor:
         """Each byte's scale, of one a layer or of one for all."""
@@ -82,10 +73,7 @@ class TritResident(Resident):
     def _unpacked(self, scales: Tensor, floats: Tensor, trits: Tensor) -> list[Tensor]:
         values = self._values.index_select(0, trits.to(torch.int32))
         values = values.mul_(self.by_byte(scales).view(-1, 1))
-        vector = floats.new_zeros(self.layout.size)
-        vector[self._coded] = values.view(-1).index_select(0, self._at)
-        vector[self._floats] = floats
-        return [vector]
+        return [torch.cat([values.view(-1), floats]).index_select(0, self._sources)]
 
 
 class TernaryResident(TritResident):
@@ -256,7 +244,6 @@ class LevelSumResident(Resident):
         order = np.concatenate(
             [np.empty(0, np.int64), *(np.arange(each.offset, each.end) for each in messages.codec.ternary)]
         )
-        self._order = self.moved(order)
         starts = np.cumsum([0, *sizes])[:-1].tolist()
         digits = base.planar_places(sizes, starts, TRITS, count).T.reshape(-1)
         among = np.append(base.inverse_of(digits, count), digits.size)  # behind the end: nothing
@@ -267,6 +254,12 @@ class LevelSumResident(Resident):
         self._owner = self.moved(np.repeat(np.arange(len(sizes)), widths))
         self._add = Pass(self._added, self.layout.size)
         self._pack = Pass(lambda raised: [self._planes.pack(raised)], self.layout.size)
+        among_floats = [np.arange(each.offset, each.end) for each in floats]
+        coded = np.append(order, -1)[np.minimum(places, count)]  # of each place of the planes
+        coded[places >= count] = self.layout.size
+        self._sources = self.moved(
+            base.sources(coded, np.concatenate([np.empty(0, np.int64), *among_floats]), self.layout.size)
+        )
         self._unpack = Pass(self._unpacked, self.layout.size)
 
     def sum(self, messages: Iterable[Sequence[Tensor]]) -> Levels:
@@ -317,10 +310,7 @@ class LevelSumResident(Resident):
     def _unpacked(self, scales: Tensor, floats: Tensor, packed: Tensor) -> list[Tensor]:
         step = (self._messages.by_layer(scales).double() / self.workers).index_select(0, self._owner)
         values = ((self._planes.unpack(packed) - self.workers).double() * step).float()
-        vector = floats.new_zeros(self.layout.size)
-        vector[self._order] = values.view(-1).index_select(0, self._planes.inverse)
-        vector[self._messages._floats] = floats / self.workers
-        return [vector]
+        return [torch.cat([values.view(-1), floats / self.workers]).index_select(0, self._sources)]
 
 
 def _blocks(size: int) -> list[int]:

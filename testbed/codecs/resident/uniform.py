@@ -34,7 +34,8 @@ class UniformResident(Resident):
         order = np.concatenate([np.empty(0, np.int64), *(np.arange(each.offset, each.end) for each in layers)])
         self._order = self.moved(order)
         floats = [np.arange(each.offset, each.end) for each in codec.selection.floats]
-        self._floats = self.moved(np.concatenate([np.empty(0, np.int64), *floats]))
+        kept = np.concatenate([np.empty(0, np.int64), *floats])
+        self._floats, self._sources = self.moved(kept), self.moved(base.sources(order, kept, size))
         self._planes = None if codec.bits == MAX_BITS else Planes(sizes, codec.bits, device)
         if self._planes is not None:
             self._places = self.moved(self._planes.places.reshape(-1))
@@ -81,10 +82,7 @@ class UniformResident(Resident):
         if self._planes is not None:
             levels = self._planes.unpack(packed).view(-1).index_select(0, self._planes.inverse)
         values = levels.double() * step.index_select(0, self._owner) + start.index_select(0, self._owner)
-        vector = floats.new_empty(self.layout.size)
-        vector[self._order] = values.float()
-        vector[self._floats] = floats
-        return [vector]
+        return [torch.cat([values.float(), floats]).index_select(0, self._sources)]
 
 
 def _filled(layer: base.Layer) -> np.ndarray:
