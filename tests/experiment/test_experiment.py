@@ -46,7 +46,7 @@ WRONG = [
     ),
     (
         "topolgy.profile=x",
-        "--set topolgy: unknown key; did you mean 'topology'? known: compute, data, faults, model",
+        "--set topolgy: unknown key; did you mean 'topology'? known: cluster, compute, data, faults, model",
     ),
     (
         "training.schedule={kind='constant', rat=1}",
@@ -95,7 +95,7 @@ WRONG = [
     ("systems.weightgrad.aggregate=mean", "systems.weightgrad.aggregate is 'mean'; known: average, serial"),
     (
         "run.fabric=virtuall",
-        "run.fabric: unknown fabric 'virtuall'; did you mean 'virtual'? known: auto, mininet, virtual",
+        "run.fabric: unknown fabric 'virtuall'; did you mean 'virtual'? known: auto, cluster, mininet, virtual",
     ),
     ("run.seeds=[]", "--set run.seeds is []: expected array of length >= 1"),
     ("run.seeds=[0, -1]", "--set run.seeds[1] is -1: expected int >= 0"),

@@ -19,7 +19,7 @@ from testbed.fabrics.cluster.links import on
 from testbed.fabrics.cluster.placement import Spot
 
 LOOK_S = 3.0  # between two looks at which nodes there are
-NOTICE_S = 45.0  # for Ray to notice that a node is gone whose roles others wait for in vain
+NOTICE_S = 90.0  # for Ray to notice that a node is gone whose roles others wait for in vain
 ASK_S = 5.0
 
 
