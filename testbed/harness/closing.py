@@ -8,7 +8,7 @@ from pathlib import Path
 
 from testbed.errors import InputError
 from testbed.harness import checkpoint
-from testbed.harness.session import RESERVED
+from testbed.harness.play import RESERVED
 from testbed.record import lines
 from testbed.record.events import RunEnded
 from testbed.record.info import FILE_NAME, ResultInfo, read_info, write_info

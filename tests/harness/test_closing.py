@@ -13,7 +13,7 @@ from testbed import interpreter
 from testbed.errors import RunError
 from testbed.fabrics.base import Fabric
 from testbed.fabrics.registry import FabricKind, Setting
-from testbed.harness import closing, launch, session
+from testbed.harness import closing, launch, play, session
 from testbed.record import lines
 from testbed.record.events import RunEnded
 from testbed.record.info import ResultInfo, read_info, write_info
@@ -33,7 +33,7 @@ def killed(tmp_path: Path) -> Path:
     events.write_bytes(b"".join(whole[:-1]) + b'{"event":"ste')
     for frame in place.glob("*.parquet"):
         frame.unlink()
-    (place / session.RESERVED).write_bytes(bytes(100))
+    (place / play.RESERVED).write_bytes(bytes(100))
     info = read_info(place, ResultInfo)
     info.status, info.checksums = "running", {}
     write_info(place, info)
@@ -49,7 +49,7 @@ def test_a_closed_record_says_why_and_has_all_that_was_recorded(killed: Path) ->
     (place,) = closing.running(killed)
     closing.close(place, WHY)
     assert not closing.running(killed)
-    assert not (place / session.RESERVED).exists()
+    assert not (place / play.RESERVED).exists()
     result = load(killed).results[1]
     assert (result.status, result.info.error) == ("failed", WHY)
     assert result.steps["step"].tolist() == list(range(8))

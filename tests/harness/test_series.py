@@ -22,6 +22,7 @@ from testbed.experiment.load import load
 from testbed.fabrics.registry import FABRICS
 from testbed.harness import session, sweep
 from testbed.harness import session as run
+from testbed.harness.play import Play
 from testbed.harness.pool import Errand
 from testbed.record import series
 from testbed.record.info import RunInfo, read_info
@@ -251,7 +252,7 @@ def test_a_series_over_two_axes_is_stopped_resumed_compared_and_drawn(
     path = tmp_path / "mine.toml"
     path.write_text(toml(plain(systems={"baseline": {}, "terngrad": {}}, training={"steps": 4}, run={"seeds": [0, 1]})))
     swept = ["--sweep", "topology.profile=weightgrad-ec2,skyplane-22", "--sweep", "training.batch_size=8,16"]
-    whole, begun = session._Play.run, []
+    whole, begun = Play.run, []
 
     def stopped(play: Any) -> None:
         begun.append(play)
@@ -259,7 +260,7 @@ def test_a_series_over_two_axes_is_stopped_resumed_compared_and_drawn(
             raise KeyboardInterrupt
         whole(play)
 
-    monkeypatch.setattr(session._Play, "run", stopped)
+    monkeypatch.setattr(Play, "run", stopped)
     assert main(["run", str(path), "--out", str(tmp_path / "out"), "--jobs", "1", *swept]) == 1
     [folder] = (tmp_path / "out" / "mine").iterdir()
     said = f"5 of 16 finished; resume with testbed run --resume {folder}"

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from testbed.errors import RunError
 from testbed.harness.lock import FILE_NAME as LOCK
-from testbed.harness.session import RESERVED
+from testbed.harness.play import RESERVED
 
 LEFT_OUT = (LOCK, RESERVED)  # of use only where they are
 LEVEL = 1  # of gzip: lines of events take a fifth of their room, at the speed of a disk

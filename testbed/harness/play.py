@@ -1,0 +1,215 @@
+"""Plays one system and seed on a fabric, in segments of `checkpoint_steps`, and records it.
+
+Between two segments the clock stands still: states are saved, models evaluated. However it ends, the record says how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from testbed.errors import Interrupted, RunError, of_file
+from testbed.experiment.assembly import Assembly
+from testbed.fabrics.base import Fabric, TraceEnded
+from testbed.files import reserving
+from testbed.harness import checkpoint, divergence
+from testbed.harness.checkpoint import Checkpoint, Clock
+from testbed.record import frames, lines
+from testbed.record import info as info_file
+from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
+from testbed.record.held import Held
+from testbed.record.info import ResultInfo, RunInfo
+from testbed.record.recorder import Recorder
+from testbed.record.tensorboard import Scalars
+from testbed.report.numbers import reached
+from testbed.report.numbers.asked import Target, reported
+from testbed.report.plain_progress import Watcher, watcher
+from testbed.workloads.evaluation import Evaluation
+
+MODEL_FILE = "model.npz"
+RESERVED = ".reserved"  # room for the end of a record, while it is written
+
+
+def place_of(folder: Path, system: str, seed: int) -> Path:
+    """Where the records of a system and seed lie in a run's folder."""
+    return folder / system / f"seed-{seed}"
+
+
+def label(system: str, seed: int) -> str:
+    return f"{system}, seed {seed}"
+
+
+class Play:
+    """One system and seed on a fabric."""
+
+    def __init__(
+        self,
+        run_folder: Path,
+        facts: RunInfo,
+        assembly: Assembly,
+        fabric: Fabric,
+        system: str,
+        seed: int,
+        can_draw: bool = True,
+    ) -> None:
+        self._can_draw = can_draw  # a live view: several at once would overwrite each other
+        self.folder = place_of(run_folder, system, seed)
+        self.facts, self.assembly, self.fabric = facts, assembly, fabric
+        self.experiment = experiment = assembly.experiment
+        self.system, self.seed = system, seed
+        self.steps = experiment.training.steps
+        self.clock = Clock(0, 0.0)
+        self._held = Held(self._write)
+        self._watchers: list[Watcher | Scalars] = []
+        self.info = ResultInfo(
+            system=system,
+            seed=seed,
+            options=experiment.as_dict()["systems"][system],
+            steps=self.steps,
+        )
+
+    def run(self) -> None:
+        """Play all segments that are still to play."""
+        if checkpoint.is_finished(self.folder):
+            return
+        last = checkpoint.latest(self.folder)
+        self.clock = last.clock if last else self.clock
+        with Recorder.resume(self.folder, self.clock.step) as self.recorder:
+            info_file.write_info(self.folder, self.info)
+            how = "finished"
+            try:
+                with reserving(self.folder / RESERVED), self._watching():
+                    self.fabric.record, self.fabric.observe = self._record, self._show
+                    self.fabric.probe, self.fabric.probe_steps = self._probe if self._probing else None, self._probing
+                    self._segments(last)
+            except TraceEnded as end:  # evaluated and kept as of the last checkpoint
+                how, self.clock = "ended", Clock(self.clock.step, end.clock_s)
+            except KeyboardInterrupt:
+                self.fabric.close()  # roles in other processes would go on recording
+                self._end("interrupted", "stopped by a signal")
+                raise Interrupted(
+                    f"stopped; the last checkpoint of {self.system} is at step {self.clock.step}; "
+                    f"go on with --resume {self.folder.parents[1]}"
+                ) from None
+            except Exception as error:
+                self.fabric.close()
+                failure = self._of_disk(error) if isinstance(error, OSError) else error
+                with suppress(
+                    OSError
+                ):  # tables that do not fit on a full disk are made of the events when they are read
+                    self._end("failed", str(failure))
+                raise failure from error.__cause__
+            self._end(how)
+        checkpoint.remove(self.folder)
+
+    def _of_disk(self, error: OSError) -> RunError:
+        return RunError(f"{of_file(error, self.folder)}; go on with --resume {self.folder.parents[1]}")
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Show the run's events to whoever watches them as they come."""
+        roles = self.experiment.roles_of(self.system)
+        goodput_mbit = {name: link.goodput_mbit for name, link in self.facts.network.items()}
+        with ExitStack() as stack:
+            progress = watcher()(
+                label(self.system, self.seed), self.steps, roles, goodput_mbit, can_draw=self._can_draw
+            )
+            stack.enter_context(progress)
+            self._watchers = [progress]
+            if self.facts.tensorboard:
+                scalars = Scalars(self.folder, len(roles.workers), self.facts.started_at, self.clock.step)
+                self._watchers.append(stack.enter_context(scalars))
+            yield
+
+    def _segments(self, last: Checkpoint | None) -> None:
+        self.fabric.begin(self.system, self.seed, self.folder, self.clock.clock_s, last.folder if last else None)
+        if self.clock.step == 0:  # the events of a resumed run equal those of an uninterrupted one
+            self._record(RunStarted(time_s=0.0, step=0))
+        every = self.experiment.run.checkpoint_steps
+        while self.clock.step < self.steps:
+            stop_at = min((self.clock.step // every + 1) * every, self.steps)
+            clock_s = self.fabric.segment(stop_at)
+            self.clock = Clock(stop_at, clock_s)
+            if self.experiment.compute.timing_only:  # there is nothing to keep or to test
+                continue
+            checkpoint.write(self.folder, self.clock, self.fabric.save, self._evaluate)
+            if self.experiment.run.stop_at_target and self._may_stop():
+                break
+
+    def _may_stop(self) -> bool:
+        """Whether the target has been reached, or never will be."""
+
+        parsed, target = frames.parse(self.folder / lines.FILE_NAME), Target.of(self.facts)
+        probes = parsed.evaluations[parsed.evaluations["probe"]]
+        if len(probes) and not np.isfinite(probes["train_loss"].iloc[-1]):
+            return True
+        asked = [] if target.loss is None else [reached.by_loss(parsed.steps, probes, target)]
+        if target.missed_by(probes) is not None:
+            asked.append(reached.by_test(probes, probes, target))
+        return bool(asked) and all(asked)
+
+    @property
+    def _probing(self) -> int:
+        return 0 if self.experiment.compute.timing_only else self.experiment.run.probe_steps
+
+    def _probe(self, step: int, time_s: float, states: Mapping[str, Any]) -> None:
+        """Test the model that is reported as it was at a step; the clock does not go on meanwhile."""
+        models = self.assembly.system(self.system, self.seed).models(states)
+        divergence.note(models, time_s, step, self._record)
+        name = reported(models, Target.of(self.facts).model)
+        result, train_loss = self.assembly.probe(models[name])
+        self._record(self._evaluated(name, result, time_s=time_s, step=step, probe=True, train_loss=train_loss))
+
+    def _evaluated(self, model: str, result: Evaluation, **more: Any) -> Evaluated:
+        metrics: dict[str, float | None] = dict(result.metrics)
+        accuracy = metrics.pop("accuracy", None)
+        return Evaluated(
+            model=model, loss=result.loss, accuracy=accuracy, images=result.examples, metrics=metrics, **more
+        )
+
+    def _evaluate(self, states_folder: Path) -> None:
+        """Evaluate the models of the states just saved; the last ones are kept."""
+        system = self.assembly.system(self.system, self.seed)
+        models = system.models(self.fabric.states(states_folder))
+        for name, weights in models.items():
+            result = self.assembly.evaluate(weights, quickly="@" in name)  # a region's copy is nobody's result
+            self._record(self._evaluated(name, result, time_s=self.clock.clock_s, step=self.clock.step))
+        if self.clock.step == self.steps:
+            self._keep(models)
+        self._record(Checkpointed(time_s=self.clock.clock_s, step=self.clock.step))
+
+    def _keep(self, models: dict[str, torch.Tensor]) -> None:
+        """The trained models, parameter by parameter: `np.load(...)["full/conv1.weight"]`."""
+        arrays = {
+            f"{name}/{layer.name}": weights[layer.slice].reshape(layer.shape).cpu().numpy()
+            for name, weights in models.items()
+            if "@" not in name
+            for layer in self.assembly.workload.layout
+        }
+        with (self.folder / MODEL_FILE).open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+    def _record(self, event: Event) -> None:
+        self._held(event)
+
+    def _write(self, event: Event) -> None:
+        self.recorder.record(event)
+        self._show(event)
+
+    def _show(self, event: Event) -> None:
+        for each in self._watchers:
+            each.see(event)
+
+    def _end(self, how: str, error: str = "") -> None:
+        self.info.status, self.info.error = how, error
+        try:
+            self._record(RunEnded(time_s=self.clock.clock_s, step=self.clock.step, how=how, error=error))
+        finally:
+            info_file.write_info(self.folder, self.info)  # before the tables, for which there may be no room
+        self.info.checksums = self.recorder.finish()
+        info_file.write_info(self.folder, self.info)
