@@ -292,6 +292,7 @@ def assert_parts_fit(system: str, profile: Profile) -> None:
 
 UNEVEN = network(("a", "b", "c"), Link(100, 8), Link(10, 60), {("a", "c"): Link(1, 200), ("c", "b"): Link(2, 20)})
 OPTIONS: dict[str, dict[str, Any]] = {
+    "concord": {"lan": "together"},  # else nobody waits for a link
     "weightgrad": EXCHANGING,
     "gaia": {"threshold": 0.02, "barrier_s": 0.001, "clock_steps": 1},
     "diloco": {"local_steps": 3, "fragments": 2},
