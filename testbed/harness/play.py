@@ -19,8 +19,8 @@ from testbed.fabrics.base import Fabric, TraceEnded
 from testbed.files import reserving
 from testbed.harness import checkpoint, divergence
 from testbed.harness.checkpoint import Checkpoint, Clock
-from testbed.record import frames, lines
 from testbed.record import info as info_file
+from testbed.record import lines
 from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
 from testbed.record.held import Held
 from testbed.record.info import ResultInfo, RunInfo
@@ -143,6 +143,7 @@ class Play:
 
     def _may_stop(self) -> bool:
         """Whether the target has been reached, or never will be."""
+        from testbed.record import frames  # pyarrow, which only a search needs
 
         parsed, target = frames.parse(self.folder / lines.FILE_NAME), Target.of(self.facts)
         probes = parsed.evaluations[parsed.evaluations["probe"]]

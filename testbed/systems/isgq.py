@@ -223,6 +223,7 @@ class ISGQ(System):
         return Message("mean", message.step, self.mean.encode(self._multiply(message), key))
 
     def _update(self, state: Replica, mean: torch.Tensor, step: int) -> None:
+        mean = mean.to(state.weights.device)  # factors are coded, and multiplied, on the CPU
         if decay := self.task.training.weight_decay:
             mean.add_(state.weights, alpha=decay)
         state.update(self.task, mean, step, self.task.training.optimizer)

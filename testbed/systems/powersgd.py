@@ -77,7 +77,7 @@ class PowerSGD(Means):
         state = Replica.of(self.task, self.task.training.optimizer, name == self.task.roles.workers[0])
         size = 0 if self.task.timing_only else self.layouts["q"].size
         query = torch.randn(size, generator=torch.Generator().manual_seed(self.task.seed))
-        return WorkerState(**vars(state), error=torch.zeros_like(state.weights), query=query)
+        return WorkerState(**vars(state), error=torch.zeros_like(state.weights), query=query.to(state.weights.device))
 
     async def worker(self, node: Node, state: WorkerState) -> None:
         learner = self.task.learner(self.worker_index(node))

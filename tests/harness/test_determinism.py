@@ -12,6 +12,7 @@ from small_runs import EXCHANGING, each_system, experiment, play, start
 from testbed.experiment.assembly import Assembly
 from testbed.harness import session as run
 from testbed.harness.checkpoint import PREFIX
+from testbed.harness.play import MODEL_FILE
 from testbed.record.events import Diverged, Evaluated, Exchange, LinkBytes, StepDone
 from testbed.systems import SYSTEMS
 
@@ -69,7 +70,7 @@ def files(folder: Path, system: str, seed: int, keep: pytest.MonkeyPatch) -> dic
     keep.setattr(run.checkpoint, "remove", lambda folder: None)
     it = experiment(systems={system: EXCHANGING if system == "weightgrad" else {}}, run={"seeds": [seed]})
     result = start(it, folder) / system / f"seed-{seed}"
-    paths = [result / "events.jsonl", result / run.MODEL_FILE, *result.glob(f"{PREFIX}*/*")]
+    paths = [result / "events.jsonl", result / MODEL_FILE, *result.glob(f"{PREFIX}*/*")]
     assert len(paths) == 2 + 8  # seven roles and the clock
     return {str(path.relative_to(result)): path.read_bytes() for path in paths}
 
@@ -79,7 +80,7 @@ def test_same_seed_same_bytes(small_data: None, system: str, tmp_path: Path, mon
     first = files(tmp_path / "first", system, 0, monkeypatch)
     assert files(tmp_path / "second", system, 0, monkeypatch) == first
     other = files(tmp_path / "third", system, 1, monkeypatch)
-    assert all(first[name] != other[name] for name in first if name in ("events.jsonl", run.MODEL_FILE) or "_w" in name)
+    assert all(first[name] != other[name] for name in first if name in ("events.jsonl", MODEL_FILE) or "_w" in name)
 
 
 def trajectory(system: str, options: dict[str, Any]) -> dict[str, Any]:

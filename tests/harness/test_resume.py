@@ -24,6 +24,7 @@ from testbed.experiment.load import from_dict
 from testbed.experiment.schema import Experiment
 from testbed.harness import session as run
 from testbed.harness.launch import relaunch
+from testbed.harness.play import MODEL_FILE, Play
 from testbed.record.events import Checkpointed, Event, StepDone
 from testbed.record.info import ResultInfo, RunInfo, environment, read_info, write_info
 from testbed.record.recorder import Recorder
@@ -49,7 +50,7 @@ def events(folder: Path) -> list[str]:
 
 def assert_same(folder: Path, whole: Path, system: str) -> None:
     assert events(folder) == events(whole)
-    there, here = (np.load(each / system / "seed-0" / run.MODEL_FILE) for each in (whole, folder))
+    there, here = (np.load(each / system / "seed-0" / MODEL_FILE) for each in (whole, folder))
     assert there.files == here.files
     assert all(there[name].tobytes() == here[name].tobytes() for name in there.files)
     for frame in ("steps", "links", "evaluations"):
@@ -141,8 +142,8 @@ def test_only_what_is_missing_is_run(small_data: None, tmp_path: Path, monkeypat
     folder = snapshots.taken[9]  # 4 workers a system: in the third of four
     assert [path.name for path in sorted(folder.glob("*/seed-*/model.npz"))] == ["model.npz"] * 2
     begun: list[str] = []
-    original = run._Play._segments
-    monkeypatch.setattr(run._Play, "_segments", lambda play, last: (begun.append(play.system), original(play, last)))
+    original = Play._segments
+    monkeypatch.setattr(Play, "_segments", lambda play, last: (begun.append(play.system), original(play, last)))
     resume(folder)
     assert begun == ["baseline", "terngrad"]
     assert len(list(folder.glob("*/seed-*/model.npz"))) == 4
