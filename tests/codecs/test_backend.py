@@ -146,13 +146,17 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 @settings(max_examples=4, deadline=None)
 @given(size=st.sampled_from(SIZES), seed=seeds, spread=spreads)
 def test_messages_are_the_same_to_the_byte(place: Place, name: str, size: int, seed: int, spread: float) -> None:
-    """Where scales are sums, they are equal to 1e-6, and the rest is the same where they are the same."""
+    """Where scales are sums, they are equal to 1e-6, and the rest is the same where they are the same.
+
+    A deviation is a difference of sums, which cancel where values are alike: it is equal to 1e-6 of the values.
+    """
     codec = CODECS[name](layout_of(size))
     values, key = vector(codec.layout.size, seed, spread), Key(seed, 3, 5)
     expected = codec.encode(values, key)
     found = encoded(codec, values, key, place)
     if name in SCALED:
-        assert np.allclose(found[0], expected[0], rtol=1e-6, atol=2.0**-149)  # the smallest float32 has no digits
+        smallest = 2.0**-149  # which has no digits
+        assert np.allclose(found[0], expected[0], rtol=1e-6, atol=max(1e-6 * values.abs().max().item(), smallest))
     if name in EXACT or as_bytes(found[:1]) == as_bytes(expected[:1]):
         assert as_bytes(found) == as_bytes(expected)
     assert [buffer.dtype for buffer in found] == [buffer.dtype for buffer in expected]

@@ -23,7 +23,7 @@ from testbed.fabrics.registry import FABRICS
 from testbed.harness import session, sweep
 from testbed.harness import session as run
 from testbed.harness.play import Play
-from testbed.harness.pool import Errand
+from testbed.harness.pool import Elsewhere, Errand
 from testbed.record import series
 from testbed.record.info import RunInfo, read_info
 from testbed.record.reader import load as read_run
@@ -139,11 +139,11 @@ def test_elsewhere_all_runs_are_played_at_once_and_then_reported(small_data: Non
         reported.append(place.name)
 
     with pytest.raises(RunError, match="its node died"):
-        sweep.play(folder, None, report, elsewhere)
+        sweep.play(folder, None, report, Elsewhere(elsewhere))
     first = ["terngrad.clip=1.0: baseline, seed 0", "terngrad.clip=1.0: terngrad, seed 0"]
     assert played == first and reported == ["terngrad.clip=1.0"]
     played.clear()
-    sweep.play(folder, None, report, elsewhere)
+    sweep.play(folder, None, report, Elsewhere(elsewhere))
     assert played == ["terngrad.clip=2.0: terngrad, seed 0"]
     assert reported[1:] == ["terngrad.clip=1.0", "terngrad.clip=2.0"]
     one, two = (folder / f"terngrad.clip={clip}" / "baseline" / "seed-0" / "events.jsonl" for clip in ("1.0", "2.0"))
