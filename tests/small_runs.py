@@ -46,6 +46,7 @@ PLAIN: dict[str, Any] = {
 """A whole experiment that takes a fraction of a second."""
 
 EXCHANGING = {"t_s": 0.05, "t_local_s": 0.02, "t_global_s": 0.04, "threshold_max": 1.0}
+PATIENCE_S = 300.0  # as of `[run]`
 """WeightGrad's settings with which so few steps have several rounds and guards."""
 
 
@@ -167,7 +168,7 @@ def play(
     made = SYSTEMS[system](task, SYSTEMS[system].options_type(**(options or {})))
     plan = NetworkPlan(task.roles.all, profile)
     schedule = Schedule(None, experiment_file.read_faults(list(faults), "test"), plan.wan, task.roles.all)
-    fabric = VirtualFabric(plan, compute_model(device), lambda name, seed: made, schedule=schedule)
+    fabric = VirtualFabric(plan, compute_model(device), lambda name, seed: made, schedule=schedule, patience_s=PATIENCE_S)
     played = Played(made, fabric.states(Path()), [], 0.0)
     fabric.record = played.events.append
     fabric.begin(system, task.seed, Path(), 0.0, None)

@@ -11,6 +11,7 @@ What draws is imported when a run has ended: no process is to wait for it before
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -235,8 +236,9 @@ def _report_on(folder: Path, play: Callable[[], None], quiet: bool = False) -> N
         with suppress(OSError):  # of a full disk, which the failure itself tells of
             said = isinstance(error, Interrupted)  # how to go on
             _report(folder, quiet or (said and series.is_series(folder.parent)))  # which shows what there is
-            if not (quiet or said):
-                print(f"resume: {interpreter.typed()} run --resume {shown(folder)}")
+            if not said:  # beside the error, where nothing else is shown
+                out = sys.stderr if quiet else sys.stdout
+                print(f"resume: {interpreter.typed()} run --resume {shown(folder)}", file=out)
         raise
     _report(folder, quiet)
 

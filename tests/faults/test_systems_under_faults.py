@@ -26,7 +26,11 @@ GOLDEN = Path(__file__).parent / "golden"
 OPTIONS: dict[str, dict[str, Any]] = {
     "weightgrad": EXCHANGING,
     "gaia": {"threshold": 0.1},
+    "cocod": {"local_steps": 2},
+    "deco": {"every": 2, "kept": 0.1},
     "diloco": {"local_steps": 3},
+    "diloco-workers": {"local_steps": 3},
+    "muloco": {"local_steps": 3},
     "sparseloco": {"local_steps": 3},
     "streaming-diloco": {"local_steps": 4, "overlap_steps": 1},
     "local-sgd": {"local_steps": 3},

@@ -2,7 +2,8 @@
 
 Theory of operation
 1. Between two nodes there is one connection of the kind that roles will have (`doors`), with one end echoing.
-2. The round trip is the median of small messages, one after the other, on a connection that is warm.
+2. The round trip is the shortest of small messages', one after the other, on a connection that is warm: whatever else
+   the nodes and the way are busy with can only add to it (as BBR takes it).
 3. For the goodput a row of messages is sent that the other end answers when the last has come; what it took, less the
    round trip, is the row's. Rows grow until one takes long enough to tell, so that TCP's slow start is behind it.
 4. No node measures with two others at once; pairs that share none do at the same time (`links`).
@@ -13,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
 from time import monotonic
 from typing import Any
 
@@ -90,7 +90,7 @@ class Surveyor:
             async with asyncio.timeout(PATIENCE_S):
                 await self._asked(peer, PING)  # until there is a connection
             trips_s = [await self._timed(peer, 0) for _ in range(PINGS)]
-            rtt_s, pieces = median(trips_s), 1
+            rtt_s, pieces = min(trips_s), 1
             while True:
                 took_s = max(await self._timed(peer, pieces) - rtt_s, 1e-6)
                 if took_s >= LONG_S / 2 or pieces >= MOST_PIECES:
