@@ -32,8 +32,9 @@ def of_series(folder: Path) -> str:
 
 def _counted(folder: Path, systems: Iterable[str], seeds: Iterable[int]) -> tuple[int, int]:
     """How many of a run's systems and seeds are done, and how many there are."""
-    plays = [folder / system / f"seed-{seed}" for seed in seeds for system in systems]
-    return sum(map(_is_done, plays)), len(plays)
+    names, places = {f"seed-{seed}" for seed in seeds}, [folder / system for system in set(systems)]
+    there = [play for place in places if place.is_dir() for play in place.iterdir() if play.name in names]
+    return sum(map(_is_done, there)), len(places) * len(names)
 
 
 def _is_done(play: Path) -> bool:
