@@ -174,14 +174,17 @@ class Play:
         )
 
     def _evaluate(self, states_folder: Path) -> None:
-        """Evaluate the models of the states just saved; the last ones are kept."""
+        """Test the model of the states just saved that is reported; at the end all of them, which are kept."""
         system = self.assembly.system(self.system, self.seed)
         models = system.models(self.fabric.states(states_folder))
+        if self.clock.step == self.steps:
+            self._keep(models)
+        else:  # the run waits
+            name = reported(models, Target.of(self.facts).model)
+            models = {name: models[name]}
         for name, weights in models.items():
             result = self.assembly.evaluate(weights, quickly="@" in name)  # a region's copy is nobody's result
             self._record(self._evaluated(name, result, time_s=self.clock.clock_s, step=self.clock.step))
-        if self.clock.step == self.steps:
-            self._keep(models)
         self._record(Checkpointed(time_s=self.clock.clock_s, step=self.clock.step))
 
     def _keep(self, models: dict[str, torch.Tensor]) -> None:

@@ -120,7 +120,7 @@ def png(figure: Figure) -> bytes:
     drawn, content = BytesIO(), BytesIO()
     settle(figure).savefig(drawn, format="png", metadata=METADATA["png"])
     image = Image.open(drawn).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
-    image.save(content, "PNG", optimize=True, dpi=(figure.dpi, figure.dpi))
+    image.save(content, "PNG", dpi=(figure.dpi, figure.dpi))
     return content.getvalue()
 
 
