@@ -16,9 +16,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import pandas as pd
@@ -26,7 +26,7 @@ import pandas as pd
 from testbed.report.numbers.tables import markdown_table
 
 LOOK_S = 0.05
-SHORT = ["--set", "training.steps=4", "--set", "run.checkpoint_steps=2", "--set", "run.probe_steps=0"]
+SHORT = ["--set", "training.steps=8", "--set", "run.checkpoint_steps=2", "--set", "run.probe_steps=0"]
 EIGHT = [
     "us-east-1",
     "us-west-1",
@@ -48,7 +48,7 @@ CASES = {
 }
 FIGURES = {
     "first_step_s": "first step (s)",
-    "checkpoint_s": "a checkpoint (s)",
+    "checkpoint_s": "a checkpoint on the way (s)",
     "beside_s": "wall time beside the emulated (s)",
     "resident_mb": "a role's memory (MB)",
     "own_mb": "of it its own",
@@ -67,23 +67,24 @@ class Watch:
 
     folder: Path
     began: float
+    events: Path | None = None  # of the first system
     first_step_s: float | None = None
     last_step_s: float = 0.0
-    checkpoint_s: float | None = None
+    checkpoints_s: list[float] = field(default_factory=list)
     seen_bytes: int = 0
 
     def look(self) -> bool:
         """Read what has been recorded since the last time; whether the first step has just been made."""
-        if not (paths := list(self.folder.glob("*/*/*/seed-*/events.jsonl"))) or self.checkpoint_s is not None:
+        self.events = self.events or next(self.folder.glob("*/*/*/seed-*/events.jsonl"), None)
+        if self.events is None:
             return False
         now_s, before = time.monotonic() - self.began, self.first_step_s
-        for event in self._new(paths[0]):
+        for event in self._new(self.events):
             if event["event"] == "step":
                 self.first_step_s = self.first_step_s or now_s
                 self.last_step_s = now_s
             elif event["event"] == "checkpointed":
-                self.checkpoint_s = now_s - self.last_step_s
-                break
+                self.checkpoints_s.append(now_s - self.last_step_s)
         return before is None and self.first_step_s is not None
 
     def _new(self, path: Path) -> Iterator[dict[str, Any]]:
@@ -110,12 +111,13 @@ def played(options: list[str]) -> dict[str, float]:
                     memory = list(_memory_of_roles())
                 time.sleep(LOOK_S)
         wall_s = time.monotonic() - watch.began
-        if process.returncode or watch.first_step_s is None or watch.checkpoint_s is None:
+        if process.returncode or watch.first_step_s is None or not watch.checkpoints_s[:-1]:
             raise SystemExit(f"{' '.join(line)}: exit code {process.returncode}")
         [summary] = folder.glob("*/*/summary.csv")
         emulated_s = pd.read_csv(summary)["time_s"].sum()
     resident, own = (fmean(column) for column in zip(*memory, strict=True))
-    figures = (watch.first_step_s, watch.checkpoint_s, wall_s - emulated_s, resident, own)
+    on_the_way_s = median(watch.checkpoints_s[:-1])  # the first is slower than those after it; the last tests all models
+    figures = (watch.first_step_s, on_the_way_s, wall_s - emulated_s, resident, own)
     return dict(zip(FIGURES, figures, strict=True))
 
 
