@@ -116,7 +116,7 @@ def played(options: list[str]) -> dict[str, float]:
         [summary] = folder.glob("*/*/summary.csv")
         emulated_s = pd.read_csv(summary)["time_s"].sum()
     resident, own = (fmean(column) for column in zip(*memory, strict=True))
-    on_the_way_s = median(watch.checkpoints_s[:-1])  # the first is slower than those after it; the last tests all models
+    on_the_way_s = median(watch.checkpoints_s[:-1])  # the first is the slowest; the last tests all models
     figures = (watch.first_step_s, on_the_way_s, wall_s - emulated_s, resident, own)
     return dict(zip(FIGURES, figures, strict=True))
 

@@ -49,7 +49,8 @@ class Task:
     training : steps, batch, schedule, optimizer
     learner : makes the learner of worker number k (an index into `roles.workers`)
     images : training images in all, which make an epoch
-    gradient_flops : floating-point operations of one worker's gradient; of several GPUs of a worker, of one's part
+    gradient_flops : floating-point operations of one worker's gradient; of several GPUs of a worker, of one's part;
+        0 where times are measured, not modelled
     first_reduction_s : what these then take to add up their gradients
     rate_mbit : what a message alone on the network gets from one host to another, by the profile as it stands at
         step 0; a trace that changes the links later does not change it. Without a profile no link is slow
