@@ -168,7 +168,8 @@ def play(
     made = SYSTEMS[system](task, SYSTEMS[system].options_type(**(options or {})))
     plan = NetworkPlan(task.roles.all, profile)
     schedule = Schedule(None, experiment_file.read_faults(list(faults), "test"), plan.wan, task.roles.all)
-    fabric = VirtualFabric(plan, compute_model(device), lambda name, seed: made, schedule=schedule, patience_s=PATIENCE_S)
+    compute = compute_model(device)
+    fabric = VirtualFabric(plan, compute, lambda name, seed: made, schedule=schedule, patience_s=PATIENCE_S)
     played = Played(made, fabric.states(Path()), [], 0.0)
     fabric.record = played.events.append
     fabric.begin(system, task.seed, Path(), 0.0, None)

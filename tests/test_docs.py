@@ -99,7 +99,8 @@ def check(command: str, folder: Path) -> None:
             check(each, folder)
     elif command.startswith("testbed "):
         try:
-            command_line.parsed(shlex.split(command.partition(" >")[0], comments=True)[1:])  # what it prints may go to a file
+            bare = command.partition(" >")[0]  # what it prints may go to a file
+            command_line.parsed(shlex.split(bare, comments=True)[1:])
         except SystemExit as end:
             assert not end.code, f"{command}: the command line refuses it"
 
