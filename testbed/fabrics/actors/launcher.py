@@ -1,4 +1,7 @@
-"""What Ray starts in the place of Python: hands its workers to the fork server, and is Python for anything else.
+"""What Ray starts in the place of Python: hands its workers to the fork server, and is Python for nearly anything else.
+
+Not for Ray's autoscaler and its reader of logs, which nobody asks here, and which import for two seconds beside the
+roles that are to start: in their place it waits until it is ended.
 
 Run by an isolated interpreter, `launcher.py SOCKET PYTHON ARGUMENTS...`; it imports nothing but the standard library,
 and little of that: a role's start is this script's.
@@ -8,11 +11,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 from contextlib import suppress
 
 SETUP, WORKER = "setup_worker.py", "default_worker.py"  # of Ray: the first, where it is there, becomes the second
+
+IDLE = {"monitor.py", "log_monitor.py"}
 
 
 def main() -> None:
@@ -23,6 +29,9 @@ def main() -> None:
         with suppress(OSError):  # nobody is there any more
             if _forked(address, arguments[scripts.index(WORKER) :]):
                 return
+    if IDLE & set(scripts[:2]):  # the script, behind an option of Python's
+        while True:
+            signal.pause()
     os.execv(python, [python, *arguments])
 
 
