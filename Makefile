@@ -216,6 +216,7 @@ reference-endurance: setup-dev  ## 20,000 steps: memory, open files, records, re
 
 reference-startup: setup-dev  ## what an emulated run takes beside its training, into results/reference/startup; seven minutes of an idle machine
 	$(BIN)/python -P benchmarks/startup.py --label "$(or $(LABEL),now)"
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 reference-scale: setup-dev  ## what a message costs to simulate, from 2 workers to 10,000, into results/reference/scale; on an idle machine
 	$(BIN)/python benchmarks/scale.py --out results/reference/scale
