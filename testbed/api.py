@@ -71,7 +71,7 @@ class Run(reader.Run):
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        """Test loss and metrics: of each model at each checkpoint, and of the reported one often (`probe`)."""
+        """Test loss and metrics: of the reported model often (`probe`) and at checkpoints, at the end of each model."""
         return self._all("evaluations")
 
     @cached_property

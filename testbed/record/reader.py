@@ -55,7 +55,7 @@ class Result:
 
     @property
     def tests(self) -> pd.DataFrame:
-        """Of `evaluations`, those of all models at checkpoints."""
+        """Of `evaluations`, those at checkpoints, of the model that is reported, and at the end, of all."""
         return self.evaluations[~self.evaluations["probe"]]
 
     @property
