@@ -10,8 +10,8 @@ import atexit
 import os
 import signal
 import sys
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -40,7 +40,7 @@ class OwnRay:
     def __init__(self, scratch: Path, forks: ForkServer) -> None:
         os.environ.update(ENVIRONMENT)
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        with forks.in_place_of_python():
+        with forks.in_place_of_python(), _errors_to(scratch / "ray-start"):
             ray.init(
                 address="local",
                 include_dashboard=False,
@@ -94,6 +94,20 @@ class OwnRay:
     @property
     def _ailing(self) -> bool:
         return any(processes.ailment(pid) for pid in self._parts.values())
+
+
+@contextmanager
+def _errors_to(path: Path) -> Iterator[None]:
+    """Standard error, also that of libraries, goes to a file: Ray's says what no user can do anything about."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _leave() -> None:
