@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from testbed.experiment import load as experiment_file
-from testbed.experiment.schema import Experiment
+from testbed.experiment.schema import Experiment, Run
 from testbed.fabrics.virtual import VirtualFabric
 from testbed.faults import Schedule
 from testbed.harness import session
@@ -46,8 +46,10 @@ PLAIN: dict[str, Any] = {
 """A whole experiment that takes a fraction of a second."""
 
 EXCHANGING = {"t_s": 0.05, "t_local_s": 0.02, "t_global_s": 0.04, "threshold_max": 1.0}
-PATIENCE_S = 300.0  # as of `[run]`
 """WeightGrad's settings with which so few steps have several rounds and guards."""
+
+PATIENCE_S = Run().patience_s
+"""As an experiment's: what connections that are reset too often cannot carry ends such a run, too."""
 
 
 def each_system(names: Iterable[str], *quick: str) -> list[Any]:

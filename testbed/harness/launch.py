@@ -32,7 +32,7 @@ from testbed.record import info as info_file
 from testbed.record import series
 from testbed.record.info import RunInfo
 from testbed.record.tensorboard import require as require_tensorboard
-from testbed.report.numbers.progress import of_series, shown
+from testbed.report.numbers.progress import of_series, shown, to_resume
 from testbed.workloads.devices import device as check_device
 
 Say = Callable[[str], None]
@@ -238,7 +238,7 @@ def _report_on(folder: Path, play: Callable[[], None], quiet: bool = False) -> N
             _report(folder, quiet or (said and series.is_series(folder.parent)))  # which shows what there is
             if not said:  # beside the error, where nothing else is shown
                 out = sys.stderr if quiet else sys.stdout
-                print(f"resume: {interpreter.typed()} run --resume {shown(folder)}", file=out)
+                print(f"resume: {interpreter.typed()} run --resume {shown(to_resume(folder))}", file=out)
         raise
     _report(folder, quiet)
 

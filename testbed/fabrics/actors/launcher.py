@@ -17,8 +17,7 @@ import sys
 from contextlib import suppress
 
 SETUP, WORKER = "setup_worker.py", "default_worker.py"  # of Ray: the first, where it is there, becomes the second
-
-IDLE = {"monitor.py", "log_monitor.py"}
+IDLE = {"monitor.py", "log_monitor.py"}  # of Ray: its autoscaler, its reader of logs
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ class OwnRay:
     def __init__(self, scratch: Path, forks: ForkServer) -> None:
         os.environ.update(ENVIRONMENT)
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        with forks.in_place_of_python(), _errors_to(scratch / "ray-start"):
+        with forks.in_place_of_python(), _starting(scratch / "ray-start"):
             ray.init(
                 address="local",
                 include_dashboard=False,
@@ -97,14 +97,18 @@ class OwnRay:
 
 
 @contextmanager
-def _errors_to(path: Path) -> Iterator[None]:
-    """Standard error, also that of libraries, goes to a file: Ray's says what no user can do anything about."""
+def _starting(log: Path) -> Iterator[None]:
+    """Standard error, also that of libraries, goes to a file: Ray's tells the user something only where it fails."""
     sys.stderr.flush()
     kept = os.dup(2)
-    with path.open("wb") as file:
+    with log.open("wb") as file:
         os.dup2(file.fileno(), 2)
     try:
         yield
+    except Exception as error:
+        failure = RunError(f"Ray does not start: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+        failure.add_note(log.read_text(errors="replace"))
+        raise failure from error
     finally:
         os.dup2(kept, 2)
         os.close(kept)

@@ -15,10 +15,10 @@ def of_run(folder: Path, systems: Iterable[str], seeds: Iterable[int]) -> str:
 
     Parameters
     ----------
-    folder : of the run; of one of a series, it is the series that is resumed
+    folder : of the run
     systems, seeds : that the run is to play
     """
-    return _said(folder.parent if series.is_series(folder.parent) else folder, *_counted(folder, systems, seeds))
+    return _said(to_resume(folder), *_counted(folder, systems, seeds))
 
 
 def of_series(folder: Path) -> str:
@@ -50,6 +50,11 @@ def _said(folder: Path, done: int, wanted: int) -> str:
     if done >= wanted:
         return ""
     return f"{done} of {wanted} finished; resume with testbed run --resume {shown(folder)}"
+
+
+def to_resume(run: Path) -> Path:
+    """What is resumed to go on with the run in a folder: of one of a series, the series."""
+    return run.parent if series.is_series(run.parent) else run
 
 
 def shown(path: Path) -> Path:

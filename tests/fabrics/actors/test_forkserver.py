@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -81,3 +82,16 @@ def test_without_the_server_a_worker_starts_as_ray_does_it(tmp_path: Path):
     seen = json.loads(started(gone, script(tmp_path, "default_worker.py")).stdout)
     assert not seen["warm"]
     gone.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["monitor.py", "log_monitor.py"])
+def test_what_nobody_asks_of_ray_waits_without_importing_anything(server: ForkServer, tmp_path: Path, name: str):
+    with server.in_place_of_python():
+        line = [sys.executable, "-u", str(script(tmp_path, name))]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.terminate()
+        assert process.stdout is not None and process.stdout.read() == b""
+    assert process.returncode == -signal.SIGTERM
