@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from typing import Any
 from testbed.errors import Interrupted, RunError, TestbedError, of_file
 from testbed.fabrics.registry import Renamed
 
+AGAIN_S = 0.02  # until an interrupt that Python has dropped comes again
 SAFE_PATH = "PYTHONSAFEPATH"  # as `python -P`, for processes whose command line is not ours
 _context = multiprocessing.get_context("spawn")
 
@@ -164,7 +166,10 @@ def _end(ours: Connection, process: BaseProcess) -> None:
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP stop a run as Ctrl-C does, where this is the thread that signals come to."""
+    """SIGTERM and SIGHUP stop a run as Ctrl-C does, where this is the thread that signals come to.
+
+    Python drops an exception that comes while it deletes an object, and with it the interrupt; here it comes again.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -172,9 +177,17 @@ def signals_interrupt() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    def dropped(what: Any) -> None:
+        if issubclass(what.exc_type, KeyboardInterrupt):
+            threading.Timer(AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+        else:
+            tell(what)
+
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    tell, sys.unraisablehook = sys.unraisablehook, dropped
     try:
         yield
     finally:
+        sys.unraisablehook = tell
         for number, handler in before.items():
             signal.signal(number, handler)
