@@ -264,12 +264,16 @@ class ActorFabric(Fabric):
         }
         answers: dict[str, Any] = {}
         deadline_s = monotonic() + (self._experiment.run.patience_s if within_s is None else within_s)
-        while pending:
-            for reference in self._done(pending, deadline_s - monotonic()):
-                role = pending.pop(reference)
-                answers[role] = answer_of(role, reference)
-            if pending and monotonic() > deadline_s:
-                raise RunError(f"{', '.join(pending.values())}: no answer to '{method}' in time")
+        try:
+            while pending:
+                for reference in self._done(pending, deadline_s - monotonic()):
+                    role = pending.pop(reference)
+                    answers[role] = answer_of(role, reference)
+                if pending and monotonic() > deadline_s:
+                    raise RunError(f"{', '.join(pending.values())}: no answer to '{method}' in time")
+        except RunError as error:
+            self._find_cause(error)
+            raise
         return answers
 
     def close(self) -> None:

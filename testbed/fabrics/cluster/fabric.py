@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from testbed.emulation.trace_player import TracePlayer
-from testbed.errors import InputError, RunError
+from testbed.errors import InputError
 from testbed.experiment.assembly import Assembly
 from testbed.fabrics.actors.fabric import ActorFabric, answer_of
 from testbed.fabrics.base import state_path
@@ -111,11 +111,7 @@ class ClusterFabric(ActorFabric):
         return [kept.times_s for kept in answers.values()]
 
     def segment(self, stop_at: int) -> float:
-        try:
-            self._set_clocks()
-        except RunError as error:
-            self._find_cause(error)
-            raise
+        self._set_clocks()
         return super().segment(stop_at)
 
     def _set_clocks(self) -> None:

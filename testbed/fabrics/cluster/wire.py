@@ -18,7 +18,7 @@ from time import monotonic
 
 import zmq.asyncio
 
-from testbed.errors import ProtocolError, RunError
+from testbed.errors import PeerTimeout, ProtocolError, RunError
 from testbed.fabrics.actors.line import Line
 from testbed.fabrics.actors.wire import Wire
 from testbed.fabrics.cluster.doors import Doors
@@ -29,6 +29,7 @@ from testbed.roles.trail import LONGEST, Hop, Parcel, Stamp
 ASKED, TOLD = "clock asked", "clock told"
 ROUNDS = 8
 ANSWER_S = 60.0  # for all rounds
+LOOK_S = 1.0  # so often is looked meanwhile whether the peer is there
 REACH_S = 60.0  # for a connection to come about
 PIECE_BYTES = 1 << 18
 HEAD = Struct("<QdHH")  # of the last frame: message's number, when it was sent, how many hops and frames follow
@@ -116,15 +117,32 @@ class NodeWire(Wire):
         await self.send(peer, (Message(TOLD, 0, (), (asked_s, came_s, monotonic())), (0.0, ())))
 
     async def difference(self, peer: str) -> Difference:
-        """How the clock of the machine of `peer` differs from this one's."""
+        """How the clock of the machine of `peer` differs from this one's.
+
+        Raises
+        ------
+        PeerLost, PeerTimeout
+            The connection is gone, or there is no answer.
+        """
+        asking = asyncio.create_task(self._ask(peer))
+        until_s = monotonic() + ANSWER_S
+        try:
+            while not (await asyncio.wait((asking,), timeout=LOOK_S))[0]:
+                self._node.mailbox.check(peer)
+                if monotonic() > until_s:
+                    raise PeerTimeout(f"{peer} does not say what its clock shows")
+            return asking.result()
+        finally:
+            asking.cancel()
+
+    async def _ask(self, peer: str) -> Difference:
         answers: asyncio.Queue[tuple[float, float, float, float]] = asyncio.Queue()
         self._answers[peer] = answers
         best: Difference | None = None
-        async with asyncio.timeout(ANSWER_S):
-            for _ in range(ROUNDS):
-                await self.send(peer, (Message(ASKED, 0, (), (monotonic(),)), (0.0, ())))
-                found = difference(*await answers.get())
-                best = found if best is None or found.error_s < best.error_s else best
+        for _ in range(ROUNDS):
+            await self.send(peer, (Message(ASKED, 0, (), (monotonic(),)), (0.0, ())))
+            found = difference(*await answers.get())
+            best = found if best is None or found.error_s < best.error_s else best
         assert best is not None
         return best
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 zmq = pytest.importorskip("zmq", reason="pyzmq is of the extra `emulation`")
 
-from testbed.errors import ProtocolError  # noqa: E402
+from testbed.errors import PeerLost, PeerTimeout, ProtocolError  # noqa: E402
 from testbed.fabrics.cluster import wire  # noqa: E402
 from testbed.fabrics.cluster.doors import Doors  # noqa: E402
 from testbed.fabrics.cluster.wire import NodeWire  # noqa: E402
@@ -37,7 +37,11 @@ class Listener:
     lost: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.mailbox = SimpleNamespace(lose=self.lost.__setitem__)
+        self.mailbox = SimpleNamespace(lose=self.lost.__setitem__, check=self.check)
+
+    def check(self, peer: str) -> None:
+        if peer in self.lost:
+            raise PeerLost(f"{peer}: {self.lost[peer]}")
 
     def arrived(self, peer: str, parcel: Any) -> None:
         self.came.append((peer, parcel))
@@ -203,6 +207,26 @@ def test_clocks_of_one_machine_do_not_differ() -> None:
         assert pair.worker.sent_bytes["lps"] == gradient(10).nbytes
 
     with_pair(play)
+
+
+def test_a_peer_that_goes_or_is_mute_does_not_say_its_time_and_that_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It died, or stands still, after it had been told itself: nobody else would name it."""
+    monkeypatch.setattr(wire, "ANSWER_S", 1.5)
+    monkeypatch.setattr(wire, "LOOK_S", 0.1)
+
+    async def goes(pair: Pair) -> None:
+        pair.server.close()
+        with pytest.raises(PeerLost, match="lps: the connection was lost"):
+            await pair.worker.difference("lps")
+
+    async def mute(pair: Pair) -> None:
+        for line in pair.server._lines.values():
+            line.stop()
+        with pytest.raises(PeerTimeout, match="lps does not say"):
+            await pair.worker.difference("lps")
+
+    with_pair(goes)
+    with_pair(mute)
 
 
 @given(ahead=st.floats(-1e6, 1e6), out=st.floats(0, 1), back=st.floats(0, 1), thinks=st.floats(0, 1))
