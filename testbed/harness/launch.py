@@ -152,7 +152,7 @@ def _play(
     command = interpreter.testbed("run", "--resume", str(folder))
     command += ["--jobs", str(jobs)] if jobs is not None else []
     command += ["--quiet"] if quiet else []
-    if _played_elsewhere(folder, kind, command, quiet, say):
+    if elsewhere.run_all is None and _played_elsewhere(folder, kind, command, quiet, say):
         return
     with held(folder):
         if series.is_series(folder):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from testbed.experiment.schema import WORKERS_AN_LPS, Experiment
+from testbed.record.info import RunInfo
+from testbed.roles.compute import MEASURED
 from testbed.wan.trace import LATE_S
 
-ROLES, CLOCKS = "Its", "The nodes' clocks"  # how notes begin
+ROLES, CLOCKS, PLAYED = "Its", "The nodes' clocks", "Each system and seed was played"  # how notes begin
+UNLIKE = "Computing was measured on unlike processors"
+MACHINE = "machine"  # key of `RunInfo.nodes`: what the machine is called that played it
 STOLEN = 0.01  # of the cores' time; beyond it a run that measures says so
 
 
@@ -59,6 +63,18 @@ def of_nodes(notes: list[str], nodes: Mapping[str, Any], profile: Path | None) -
             " what a step spent on links."
         )
     return said
+
+
+def of_machines(notes: list[str], found: Sequence[RunInfo]) -> list[str]:
+    """The run's notes, with what is to be known where its plays, whose facts were `found`, had a machine each."""
+    machines = sorted({str(each.nodes.get(MACHINE, "")) for each in found})
+    theirs = dict.fromkeys(note for each in found for note in each.notes)
+    said = [note for note in notes if not note.startswith((PLAYED, UNLIKE)) and note not in theirs]
+    said.append(f"{PLAYED} on a network of its own, on {len(machines)} machine{'s' * (len(machines) > 1)}.")
+    processors = sorted({f"{each.environment.cpu}, {each.environment.cores} cores" for each in found})
+    if len(processors) > 1 and any(each.compute == MEASURED for each in found):
+        said.append(f"{UNLIKE} ({'; '.join(processors)}): times of different systems do not compare.")
+    return said + list(theirs)
 
 
 def with_warnings(notes: list[str], report: dict[str, Any], stolen: float) -> list[str]:

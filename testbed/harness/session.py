@@ -27,7 +27,7 @@ from testbed.experiment.schema import Experiment
 from testbed.fabrics.base import Fabric
 from testbed.fabrics.registry import FABRICS, FabricKind, Setting
 from testbed.files import new_folder
-from testbed.harness import checkpoint, notes
+from testbed.harness import apart, checkpoint, notes
 from testbed.harness.lock import held_too
 from testbed.harness.play import Play, label, place_of
 from testbed.harness.pool import HERE, Elsewhere, Errand, RunAll, run_all, signals_interrupt
@@ -151,10 +151,13 @@ def ready(folder: Path, jobs: int | None = None, elsewhere: Elsewhere = HERE) ->
         note = f"It began at commit {began[:10]} and went on at {goes_on[:10]}."
         facts.notes += [] if note in facts.notes else [note]
         info_file.write_info(folder, facts)
+    folder = folder.resolve()
     if elsewhere.run_all is not None or chosen > 1:
         at_once = elsewhere.run_all or partial(run_all, processes=chosen)
-        return lambda: play_at_once(plays(folder.resolve(), facts), at_once, folder.resolve())
-    return partial(_run, folder.resolve(), experiment, assembly, facts, elsewhere)
+        return lambda: play_at_once(plays(folder, facts), at_once, folder)
+    if not plays(folder, facts):  # there is no need of a fabric
+        return lambda: None
+    return partial(_run, folder, experiment, assembly, facts, elsewhere)
 
 
 def choose_jobs(experiment: Experiment, kind: FabricKind, jobs: int | None) -> int:
@@ -227,12 +230,24 @@ def play_at_once(errands: Sequence[Errand], run_all: RunAll, folder: Path) -> No
             run_all(errands)
         except (KeyboardInterrupt, Interrupted):
             raise Interrupted(f"stopped; go on with --resume {folder}") from None
+        finally:
+            for run in dict.fromkeys(errand.folder.parents[1] for errand in errands):
+                gather(run)
+
+
+def gather(folder: Path) -> None:
+    """Have the facts of the run in `folder` say what the machines that played it found."""
+    facts = info_file.read_info(folder, RunInfo)
+    places = [place_of(folder, system, seed) for system, seed in product(facts.systems, facts.seeds)]
+    apart.gather(folder, facts, places)
 
 
 def _play_alone(
     place: Path, experiment: dict[str, Any], facts: RunInfo, system: str, seed: int, number: int = 0
 ) -> None:
     """One system and seed on a fabric of its own, in this process; of several GPUs on the one that is its turn."""
+    if apart.played(place, experiment, facts, system, seed):
+        return
     folder, device = place.parents[1], dealt(_torch_device(facts), number)
     assembly = Assembly(from_dict(experiment, info_file.FILE_NAME), device, testing_threads=1)
     with held_too(folder), signals_interrupt(), threads(1), _open_fabric(facts.fabric, assembly, device) as fabric:

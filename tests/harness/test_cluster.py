@@ -6,6 +6,7 @@ nothing, and two with a core each.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ import pytest
 from small_runs import plain, toml
 
 from testbed.cli import main
+from testbed.fabrics.registry import FABRICS
 from testbed.record.reader import load
 from testbed.wan import profile as profiles
 
@@ -312,6 +314,64 @@ def test_a_role_whose_process_dies_ends_the_run_with_its_name(folder: Path, ray:
     assert result.status == "finished" and result.steps["step"].tolist() == list(range(8))
 
 
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_submitted_job_gives_the_bits_of_home(folder: Path, home: dict[str, bytes], ray: Any) -> None:
+    """`ray job submit`: the driver runs on the head, in a copy of the working folder; its results lie outside."""
+    pytest.importorskip("aiohttp", reason="the dashboard, which takes jobs, is of ray[default]")
+    head = {**node(6, ray.own_data), "num_cpus": 0, "include_dashboard": True, "dashboard_agent_listen_port": 0}
+    own = ray_cluster.Cluster(initialize_head=True, head_node_args=head)
+    try:
+        own.add_node(**node(7, ray.own_data))
+        out = folder / "out"
+        submit = [sys.executable, "-P", "-m", "ray.scripts.scripts", "job", "submit", "--working-dir", "."]
+        job = [*TESTBED, "mine.toml", "--ray", "auto", "--quiet", "--out", str(out)]
+        address = f"http://{own.head_node.address_info['webui_url']}"
+        until_s = time.monotonic() + 120
+        while True:
+            done = subprocess.run(
+                [*submit, "--address", address, "--", *job], capture_output=True, text=True, timeout=300, check=False
+            )
+            if "No available agent" not in done.stderr or time.monotonic() > until_s:
+                break
+            time.sleep(2.0)  # the cluster is not up yet
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "(8 of 8)" in done.stdout
+        assert recorded(only(out)) == home
+    finally:
+        own.shutdown()
+
+
+@pytest.mark.full
+@pytest.mark.emulation
+def test_emulated_plays_go_one_to_a_node(folder: Path, ray: Any) -> None:
+    """Each in a sandbox of its own, on a network that its own gate has checked; what is learned is that of home."""
+    if why := FABRICS["mininet"].cannot_run_here():
+        pytest.skip(why)
+    write(folder / "mine.toml", 0.0, more="")
+    large = ray.add_node(**{**node(5, ray.own_data), "num_cpus": 4})  # has the cores for all of them
+    words = ["mine.toml", "--ray", ray.address, "--fabric", "mininet", "--set", "compute.device=m60", "--quiet"]
+    done = run(*words, "--out", "there")
+    ray.remove_node(large)
+    assert done.returncode == 0, done.stderr
+    assert "(4 of 4)" in done.stdout
+    nodes = re.findall(r"done on 127\.0\.0\.(\d)", done.stdout)
+    assert len(nodes) == 4 and len(set(nodes)) >= 2 and nodes.count("5") <= 2, "a node has one at a time"
+    there = load(only(folder / "there"))
+    gates = [json.loads(path.read_text())["gate"]["figures"] for path in there.folder.glob("*/*/node.json")]
+    assert len(gates) == 4 and all(figure["ok"] for gate in gates for figure in gate)
+    assert len(there.info.gate["figures"]) == sum(map(len, gates)), "the run's page shows them all"
+    assert there.info.delay_mechanism in ("netem", "delay-line", "delay line")
+    assert any("on a network of its own, on 1 machine." in note for note in there.info.notes)
+    assert run(*words[:1], "--fabric", "virtual", *words[5:], "--out", "here").returncode == 0
+    here = {(each.system, each.seed): each for each in load(only(folder / "here")).results}
+    for result in there.results:
+        twin = here[result.system, result.seed]
+        assert result.status == "finished" and result.steps["loss"].tolist() == twin.steps["loss"].tolist()
+    again = run("--resume", str(only(folder / "there")), "--ray", ray.address)
+    assert again.returncode == 0 and "4 of 4" not in again.stdout, "there is nothing left to play"
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -322,6 +382,7 @@ def test_a_role_whose_process_dies_ends_the_run_with_its_name(folder: Path, ray:
         (["--ray", "ray://10.0.0.1:10001"], "run this on a node of the cluster"),
         (["--ray", "auto", "--jobs", "2"], "give either --jobs or --ray"),
         (["--storage", "x"], "--storage is for a cluster's nodes: it goes with --ray"),
+        (["--ray", "auto", "--fabric", "mininet", "--storage", "."], "what a node has begun begins anew on another"),
         (["--ray", "auto", "--storage", "nowhere"], "--storage nowhere: no such folder"),
         (["--ray", "auto", "--set", "compute.device=measured"], "measured compute times would count each other"),
     ],

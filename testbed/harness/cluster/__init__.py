@@ -43,8 +43,10 @@ def check(cluster: Cluster | None, kind: FabricKind, experiments: Sequence[Exper
         raise InputError(f"--storage: on the {kind.name} fabric checkpoints are kept with the run's records, here")
     if cluster.storage is not None and not cluster.storage.is_dir():
         raise InputError(f"--storage {cluster.storage}: no such folder; make it, where every node sees it")
+    if cluster.storage is not None and not kind.virtual_time:
+        raise InputError(f"--storage: on the {kind.name} fabric what a node has begun begins anew on another")
     for experiment in experiments:
-        if not kind.on_nodes and (why_not := kind.one_at_a_time(experiment.on(kind.device))):
+        if kind.virtual_time and (why_not := kind.one_at_a_time(experiment.on(kind.device))):
             raise InputError(f"--ray: the {kind.name} fabric cannot play several at once: {why_not}")
 
 
@@ -82,4 +84,4 @@ def joined(
                 kind.check_nodes(experiment)
             yield Elsewhere(renamed=baggage.renamed)
         else:
-            yield Elsewhere(run_all=Crew(cluster, baggage, experiments, device, say).run_all)
+            yield Elsewhere(run_all=Crew(cluster, baggage, experiments, kind, device, say).run_all)

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import ray
+from ray._raylet import IMPLICIT_RESOURCE_PREFIX  # type: ignore[attr-defined] # compiled
 from ray.exceptions import (
     GetTimeoutError,
     OutOfMemoryError,
@@ -29,6 +30,7 @@ from testbed.experiment.assembly import Assembly
 from testbed.experiment.schema import Experiment
 from testbed.fabrics.cluster import fitness
 from testbed.fabrics.cluster.baggage import Baggage
+from testbed.fabrics.registry import FabricKind
 from testbed.harness.cluster import Cluster, archive, node
 from testbed.harness.cluster.board import Board, Told
 from testbed.harness.pool import Errand
@@ -39,10 +41,12 @@ POLL_S = 0.5
 LOOK_S = 3.0  # between two looks at which nodes there are
 CANCEL_S = 10.0
 BASE_BYTES = 1 << 30  # of a process: the libraries, a small data set
+ROLE_BYTES = 128 << 20  # of a role that is a process of its own, a fork
 COPIES = 2  # of the model, in float32, that a role holds: its weights, and a gradient or what is left of one
 GPU_BYTES = 16 << 30  # of a GPU, to say which part of one an errand needs; they seldom have less
 LEAST_GPU = 0.1
 NODE_ID = "ray.io/node-id"
+WHOLE_NODE = {f"{IMPLICIT_RESOURCE_PREFIX}testbed": 1}  # of which each node has one, as Serve's replicas take them
 
 
 class Crew:
@@ -53,11 +57,12 @@ class Crew:
         cluster: Cluster,
         baggage: Baggage,
         experiments: Sequence[Experiment],
+        kind: FabricKind,
         device: str,
         say: Callable[[str], None],
     ) -> None:
-        self._cluster, self._baggage, self._say = cluster, baggage, say
-        self._needs = _needs(experiments, device)
+        self._cluster, self._baggage, self._kind, self._say = cluster, baggage, kind, say
+        self._needs = _needs(experiments, kind, device)
         self._passed_over: dict[str, str] = {}  # node's id -> why
         self._alive: dict[str, str] = {}  # node's id -> its address, when last looked
         self._looked_s = -LOOK_S
@@ -95,7 +100,7 @@ class Crew:
         storage = self._cluster.storage
         folder = storage.absolute() / _called(errand.folder) if storage else None
         place = folder / errand.folder.parent.name / errand.folder.name if folder else ""
-        return node.Task(number, there, fitness.here(errand.experiment), str(place))
+        return node.Task(number, there, self._kind.name, fitness.here(errand.experiment), str(place))
 
     def _given(self, task: node.Task, errand: Errand) -> Any:
         """Give a task to Ray; nodes that were passed over do not get it."""
@@ -118,7 +123,9 @@ class Crew:
         except RuntimeEnvSetupError as error:
             raise RunError(f"{errand.label}: a node cannot unpack what it needs: {_last_line(error)}") from None
         except RayTaskError as error:  # before the testbed's own code, which answers: something cannot be imported
-            self._pass_over_address(error.ip, f"the testbed cannot be loaded there: {_last_line(error)}")
+            if (address := getattr(error, "ip", None)) is None:
+                raise RunError(f"{errand.label}: {_last_line(error)}") from None
+            self._pass_over_address(address, f"the testbed cannot be loaded there: {_last_line(error)}")
             return False
         except RayError as error:
             raise RunError(
@@ -127,7 +134,8 @@ class Crew:
         if answer.unfit:
             self._pass_over(answer.node_id, answer.node, answer.unfit)
             return False
-        archive.unpack(answer.packed, errand.folder)
+        if answer.packed:
+            archive.unpack(answer.packed, errand.folder)
         if answer.error:
             kind = InputError if answer.exit_code == InputError.exit_code else RunError
             raise kind(answer.error)
@@ -192,18 +200,21 @@ class Crew:
 _do = ray.remote(max_retries=RETRIES)(node.do)
 
 
-def _needs(experiments: Sequence[Experiment], device: str) -> dict[str, Any]:
+def _needs(experiments: Sequence[Experiment], kind: FabricKind, device: str) -> dict[str, Any]:
     """What one errand takes, as Ray's options."""
     parameters: dict[bytes, int] = {}  # by model and data, which take time to open
     nbytes = BASE_BYTES
+    base_bytes = 0 if kind.one_process else ROLE_BYTES
     for each in experiments:
         if not each.compute.timing_only:
             key = msgspec.json.encode([each.model, each.data])
             if key not in parameters:
                 parameters[key] = Assembly(each).sized.layout.size
-            nbytes = max(nbytes, BASE_BYTES + 4 * COPIES * len(each.roles.all) * parameters[key])
+            of_role = base_bytes + 4 * COPIES * parameters[key]
+            nbytes = max(nbytes, BASE_BYTES + len(each.roles.all) * of_role)
     gpus = max(LEAST_GPU, min(1.0, round(nbytes / GPU_BYTES, 2))) if device.startswith("cuda") else 0
-    return {"num_cpus": 1, "num_gpus": gpus, "memory": nbytes}
+    alone = {} if kind.virtual_time else WHOLE_NODE  # what lasts as long as a clock says is not to share its cores
+    return {"num_cpus": 1, "num_gpus": gpus, "memory": nbytes, "resources": alone}
 
 
 def _called(folder: Path) -> str:

@@ -17,6 +17,7 @@ import ray
 
 from testbed.errors import Interrupted, RunError, TestbedError, of_file
 from testbed.fabrics.cluster import fitness
+from testbed.fabrics.registry import FABRICS
 from testbed.harness.cluster import archive
 from testbed.harness.cluster.board import Told
 from testbed.harness.lock import Held, held
@@ -36,12 +37,14 @@ class Task:
     ----------
     number : by which the driver knows it
     errand : with the experiment as nodes understand it
+    fabric : on which it is to be done
     wanted : of any machine that does it
     storage : its folder below the one that all nodes see; "" for none
     """
 
     number: int
     errand: Errand
+    fabric: str
     wanted: fitness.Facts
     storage: str
 
@@ -69,16 +72,18 @@ def do(task: Task, packed: bytes, board: Any) -> Answer:
         return Answer(node_id, node, f"it does not see --storage {place.parents[2]}; mount it there")
     if why := fitness.unfit(task.wanted, task.errand.experiment, place and place.parents[2]):
         return Answer(node_id, node, why)
+    if why := FABRICS.find(task.fabric).cannot_run_here():
+        return Answer(node_id, node, f"the {task.fabric} fabric cannot run there: {why}")
     with _workplace(place, task.errand.folder) as folder:
         if packed and not folder.exists():
             archive.unpack(packed, folder)
         failure = _done(task, folder, _teller(task, node, board))
-        if failure is not None and shutil.disk_usage(folder.parent).free < FULL_BYTES:
-            return Answer(node_id, node, f"its disk is full ({folder.parent}); make room there")
+        if failure is not None and shutil.disk_usage(folder.parents[1]).free < FULL_BYTES:
+            return Answer(node_id, node, f"its disk is full ({folder.parents[1]}); make room there")
         # Paths are those of the driver, to whom this folder means nothing.
         error = str(failure or "").replace(str(folder.parents[1]), str(task.errand.folder.parents[1]))
         code = failure.exit_code if failure else 0
-        return Answer(node_id, node, "", error, code, archive.pack(folder))
+        return Answer(node_id, node, "", error, code, archive.pack(folder) if folder.is_dir() else b"")
 
 
 def _done(task: Task, folder: Path, tell: Any) -> TestbedError | None:

@@ -24,6 +24,7 @@ MARK = "TESTBED_TEST_MARK"
 STEPS = 100_000
 FIXED = {"compute": {"device": "m60", "dilation": 1}, "systems": {"baseline": {}}}
 STARTED_S, ENDED_S = 300, 180  # on a busy machine
+LONG_TMPDIR = 90  # a socket's path has 107 bytes, and Ray's take some 50 behind the folder
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -36,7 +37,8 @@ class Run:
     """A run of a few roles that goes on until something ends it."""
 
     def __init__(self, folder: Path, **run: object) -> None:
-        self.temporary, self._out, self._mark = folder / "temporary", folder / "results", uuid.uuid4().hex
+        self.temporary = folder / "temporary".ljust(LONG_TMPDIR - len(f"{folder}/"), "_")
+        self._out, self._mark = folder / "results", uuid.uuid4().hex
         self.temporary.mkdir()
         file = folder / "small.toml"
         own = {"fabric": "mininet", "gate": False, "checkpoint_steps": STEPS, **run}
