@@ -25,7 +25,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
           $(if $(FAULT),--fault "$(FAULT)")
 
-.PHONY: gpu reference-gpu-counts reference-own reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-terngrad-scaling reference-papers reference-codecs docs wheel clean
+.PHONY: gpu reference-gpu-counts reference-own reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -217,6 +217,9 @@ reference-endurance: setup-dev  ## 20,000 steps: memory, open files, records, re
 reference-startup: setup-dev  ## what an emulated run takes beside its training, into results/reference/startup; seven minutes of an idle machine
 	$(BIN)/python -P benchmarks/startup.py --label "$(or $(LABEL),now)"
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+
+reference-cluster: setup-dev  ## what a Ray cluster takes beside 24 plays, into results/reference/cluster; ten minutes of an idle machine
+	$(BIN)/python -P benchmarks/cluster.py --out results/reference/cluster
 
 reference-scale: setup-dev  ## what a message costs to simulate, from 2 workers to 10,000, into results/reference/scale; on an idle machine
 	$(BIN)/python benchmarks/scale.py --out results/reference/scale

@@ -2,8 +2,8 @@
 
     python benchmarks/endurance.py [--steps 20000] [--out results/reference/endurance]
 
-Plays so many steps of a tiny model, four workers in two regions. Writes endurance.csv (samples of the processes that
-play) and endurance.md. Exit code 1: something grew, or was too much.
+Plays so many steps of a tiny model with four workers in two regions, each system a run. Writes endurance.csv (samples
+of the processes that play) and endurance.md. Exit code 1: something grew, or was too much.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ device = "m60"
 fabric = "virtual"
 checkpoint_steps = 1000
 eval_images = 50
-[systems.baseline]
+[systems.{system}]
 """
 SAMPLE_S = 0.5
 WARM = 0.1  # of the run's wall time: libraries load, caches fill
@@ -102,25 +102,32 @@ def judged(frame: pd.DataFrame, bytes_a_step: float, report_s: float) -> list[tu
     ]
 
 
+def played(system: str, steps: int) -> tuple[pd.DataFrame, list[tuple[str, str, str, bool]]]:
+    """The samples of a run of one system, and what they come to."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        (folder / "long.toml").write_text(EXPERIMENT.format(steps=steps, system=system))
+        frame = sampled(command("run", "long.toml", "--out", "results", "--jobs", "1", "--quiet"), folder)
+        [run] = folder.glob("results/long/*")
+        record_bytes = sum(path.stat().st_size for path in (run / system).rglob("*") if path.is_file())
+        began = time.monotonic()
+        subprocess.run(command("report", run), check=True, stdout=subprocess.DEVNULL)
+        return frame.assign(system=system), judged(frame, record_bytes / steps, time.monotonic() - began)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--systems", type=lambda text: text.split(","), default=["baseline", "terngrad"])
     parser.add_argument("--out", type=Path, default=Path("results/reference/endurance"))
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        (folder / "long.toml").write_text(EXPERIMENT.format(steps=options.steps))
-        frame = sampled(command("run", "long.toml", "--out", "results", "--jobs", "1", "--quiet"), folder)
-        [run] = folder.glob("results/long/*")
-        record_bytes = sum(path.stat().st_size for path in (run / "baseline").rglob("*") if path.is_file())
-        began = time.monotonic()
-        subprocess.run(command("report", run), check=True, stdout=subprocess.DEVNULL)
-        report_s = time.monotonic() - began
-    figures = judged(frame, record_bytes / options.steps, report_s)
+    runs = {system: played(system, options.steps) for system in options.systems}
     options.out.mkdir(parents=True, exist_ok=True)
+    frame = pd.concat([frame for frame, _ in runs.values()], ignore_index=True)
     frame.to_csv(options.out / "endurance.csv", index=False, float_format="%.4g")
-    cells = [[what, figure, bound, "" if kept else "missed"] for what, figure, bound, kept in figures]
-    table = markdown_table([f"{options.steps:,} steps of a tiny model", "figure", "at most", ""], cells)
+    figures = [(system, *row) for system, (_, rows) in runs.items() for row in rows]
+    cells = [[system, what, figure, bound, "" if kept else "missed"] for system, what, figure, bound, kept in figures]
+    table = markdown_table([f"{options.steps:,} steps of a tiny model", "", "figure", "at most", ""], cells)
     (options.out / "endurance.md").write_text(table + "\n")
     print(table)
     return 0 if all(kept for *_, kept in figures) else 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from testbed.errors import InputError
 from testbed.record import info, lines
-from testbed.record.events import Size
+from testbed.record.events import Sizes
 from testbed.record.info import RunInfo
 from testbed.roles.roles import kind_of
 
@@ -109,11 +109,13 @@ class Recorded:
             raise InputError(f"{folder / info.FILE_NAME}: says nothing of the run's steps or the model's parameters")
         read = cls(path, steps, parameters / facts.parameters)
         for line in lines.whole_lines(path):
-            if line.startswith((lines.STEP_PREFIX, lines.LINK_PREFIX)):
+            if line.startswith((lines.STEP_PREFIX, *lines.LINK_PREFIXES)):
                 continue
             match lines.decode(line):
-                case Size() as size:
-                    read.sizes.setdefault((size.node, size.kind), {})[size.step] = size.buffers
+                case Sizes() as sizes:
+                    read.sizes.setdefault((sizes.node, sizes.kind), {}).update(
+                        zip(sizes.steps, sizes.buffers, strict=False)
+                    )
         return read
 
     def require(self, kinds: Collection[str]) -> None:

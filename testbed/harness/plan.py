@@ -103,7 +103,8 @@ def timed(experiment: Experiment, system: str) -> Timed:
             case StepDone() if event.node == first:
                 done.append(event)
             case LinkBytes():
-                sent[event.link] = sent.get(event.link, 0.0) + event.wire_bytes
+                for link, wire_bytes in event.wire_bytes.items():
+                    sent[link] = sent.get(link, 0.0) + wire_bytes
 
     first = experiment.roles.workers[0]
     with FABRICS[virtual()].open(Setting(assembly, "cpu")) as fabric:

@@ -188,10 +188,9 @@ def _sent(network: EmulatedNetwork) -> dict[str, int]:
 
 def _sample(wan: Wan, before: dict[str, int], since_s: float) -> tuple[dict[str, int], float]:
     totals, now_s = _sent(wan.network), wan.now_s()
-    for link, total in totals.items():
-        if total > before[link]:
-            event = LinkBytes(time_s=now_s, link=link, interval_s=now_s - since_s, wire_bytes=total - before[link])
-            wan.recorder.record(event)
+    crossed = {link: n for link, total in totals.items() if (n := total - before[link]) > 0}
+    if crossed:
+        wan.recorder.record(LinkBytes(time_s=now_s, interval_s=now_s - since_s, wire_bytes=crossed))
     return totals, now_s
 
 

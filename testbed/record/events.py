@@ -86,17 +86,35 @@ class Evaluated(Event, tag="evaluated", frozen=True, kw_only=True):
     train_loss: float | None = None
 
 
-class LinkBytes(Event, tag="link", frozen=True, kw_only=True):
-    """Bytes that left on one directed link between `time_s - interval_s` and `time_s`, on the wire.
+class LinkBytes(Event, tag="links", frozen=True, kw_only=True):
+    """Bytes that left on directed links between `time_s - interval_s` and `time_s`, on the wire, where any did.
 
-    `link` is "src>dst": two regions for a WAN link ("us-east-1>us-east-2"), a host and its region for a LAN
+    A link is "src>dst": two regions for a WAN link ("us-east-1>us-east-2"), a host and its region for a LAN
     link ("us-east-1/w0>us-east-1" up, "us-east-1>us-east-1/w0" down), or those of all workers for which one plays
     ("us-east-1/w0..w9>us-east-1").
     """
 
+    interval_s: float
+    wire_bytes: dict[str, Count]
+
+    @property
+    def wan_bytes(self) -> int:
+        """Of all WAN links together."""
+        return sum(nbytes for link, nbytes in self.wire_bytes.items() if is_wan(link))
+
+
+class OneLink(Event, tag="link", frozen=True, kw_only=True):
+    """A link a line, as older records have it; it is read as `LinkBytes`."""
+
     link: str
     interval_s: float
     wire_bytes: Count
+
+    def today(self) -> LinkBytes:
+        """The same as it is written now."""
+        return LinkBytes(
+            time_s=self.time_s, node=self.node, interval_s=self.interval_s, wire_bytes={self.link: self.wire_bytes}
+        )
 
 
 def is_wan(link: str) -> bool:
@@ -112,12 +130,25 @@ class Sent(Event, tag="sent", frozen=True, kw_only=True):
     nbytes: Count
 
 
-class Size(Event, tag="size", frozen=True, kw_only=True):
-    """A message whose size depends on the data, which `node` sent in `step`: bytes of each buffer."""
+class Sizes(Event, tag="sizes", frozen=True, kw_only=True):
+    """Messages of a `kind` whose size depends on the data, which `node` has sent: of each its step and its buffers'
+    bytes."""
+
+    kind: str
+    steps: list[Count]
+    buffers: list[list[Count]]
+
+
+class OneSize(Event, tag="size", frozen=True, kw_only=True):
+    """A message a line, as older records have it; it is read as `Sizes`."""
 
     step: Count
     kind: str
     buffers: list[Count]
+
+    def today(self) -> Sizes:
+        """The same as it is written now."""
+        return Sizes(time_s=self.time_s, node=self.node, kind=self.kind, steps=[self.step], buffers=[self.buffers])
 
 
 class Capacity(Event, tag="capacity", frozen=True, kw_only=True):
@@ -255,8 +286,10 @@ AnyEvent = (
     | Delivered
     | Evaluated
     | LinkBytes
+    | OneLink
     | Sent
-    | Size
+    | Sizes
+    | OneSize
     | Capacity
     | Cut
     | Reset

@@ -114,10 +114,11 @@ def parse(path: Path) -> Frames:
                 loss.append(done.loss)
                 spent.extend(math.nan if (s := getattr(done, name)) is None else s for name in SPENT)
             case LinkBytes() as sent:
-                ends, intervals, sizes = links.setdefault(sent.link, (array("d"), array("d"), array("q")))
-                ends.append(sent.time_s)
-                intervals.append(sent.interval_s)
-                sizes.append(sent.wire_bytes)
+                for link, wire_bytes in sent.wire_bytes.items():
+                    ends, intervals, sizes = links.setdefault(link, (array("d"), array("d"), array("q")))
+                    ends.append(sent.time_s)
+                    intervals.append(sent.interval_s)
+                    sizes.append(wire_bytes)
             case Evaluated() as evaluated:
                 evaluations.append(evaluated)
             case None:
@@ -219,7 +220,7 @@ def other_events(path: Path) -> tuple[pd.DataFrame, int]:
     unreadable = 0
     rows: list[dict[str, Any]] = [{"event": None, "time_s": None, "node": None}]
     for line in lines.whole_lines(path):
-        if line.startswith((lines.STEP_PREFIX, lines.LINK_PREFIX)):
+        if line.startswith((lines.STEP_PREFIX, *lines.LINK_PREFIXES)):
             continue
         event = lines.decode(line)
         if event is None:

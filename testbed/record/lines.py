@@ -18,12 +18,12 @@ import msgspec
 import numpy as np
 
 from testbed.files import crc32
-from testbed.record.events import AnyEvent, Checkpointed, Event
+from testbed.record.events import AnyEvent, Checkpointed, Event, OneLink, OneSize
 
 FILE_NAME = "events.jsonl"
 # msgspec writes the tag first, so that a line's event is known without decoding it.
 STEP_PREFIX = b'{"event":"step",'
-LINK_PREFIX = b'{"event":"link",'
+LINK_PREFIXES = (b'{"event":"links",', b'{"event":"link",')
 _CHECKPOINT_PREFIX = b'{"event":"checkpointed",'
 TAIL_BYTES = 65536
 _CRC, _END = b',"crc":"', b'"}'
@@ -52,6 +52,11 @@ def decode(line: bytes) -> AnyEvent | None:
     body, mark, rest = line.rpartition(_CRC)
     if mark and rest.rstrip(b"\n") != crc32(body).encode() + _END:
         return None
+    event = _decoded(line)
+    return event.today() if isinstance(event, OneLink | OneSize) else event
+
+
+def _decoded(line: bytes) -> AnyEvent | None:
     try:
         return _decoder.decode(line)
     except msgspec.ValidationError:
@@ -100,7 +105,10 @@ def is_torn(path: Path) -> bool:
 
 def last_event(path: Path) -> AnyEvent | None:
     """The event on the last whole line, found without reading the file; None where there is none."""
-    lines = _tail(path, TAIL_BYTES).split(b"\n")[:-1]  # what follows the last newline is torn, or nothing
+    length, size_bytes = path.stat().st_size, TAIL_BYTES
+    while (tail := _tail(path, size_bytes)).count(b"\n") < 2 and size_bytes < length:  # a line of very many links
+        size_bytes *= 8
+    lines = tail.split(b"\n")[:-1]  # what follows the last newline is torn, or nothing
     return decode(lines[-1]) if lines else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from testbed.message import PAYLOAD_PER_WIRE
-from testbed.record.events import LinkBytes, StepDone
+from testbed.record.events import LinkBytes, StepDone, is_wan
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,11 @@ class WanUse:
     def __init__(self) -> None:
         self.wire_bytes = 0
         self.mbit: dict[str, float] | None = None
-        self._time_s: float | None = None
-        self._going_on: dict[str, float] = {}
 
     def add(self, event: LinkBytes) -> None:
-        """Count an interval of any link; those inside regions only tell that time has passed."""
-        if event.time_s != self._time_s:
-            if self._time_s is not None:
-                self.mbit = self._going_on
-            self._going_on, self._time_s = {}, event.time_s
-        if "/" not in event.link:
-            self.wire_bytes += event.wire_bytes
-            self._going_on[event.link] = event.wire_bytes * 8e-6 * PAYLOAD_PER_WIRE / event.interval_s
+        """Count an interval."""
+        wan = {link: wire_bytes for link, wire_bytes in event.wire_bytes.items() if is_wan(link)}
+        self.wire_bytes += sum(wan.values())
+        if event.interval_s > 0:
+            mbit = 8e-6 * PAYLOAD_PER_WIRE / event.interval_s
+            self.mbit = {link: wire_bytes * mbit for link, wire_bytes in wan.items()}

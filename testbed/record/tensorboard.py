@@ -53,7 +53,7 @@ class Scalars:
         self._last = Step(done, 0.0, 0.0)
         self._unwritten: Step | None = None  # the last step, until the WAN's bytes during it are known
         for line in lines.whole_lines(folder / lines.FILE_NAME):
-            if line.startswith((lines.LINK_PREFIX, lines.STEP_PREFIX)):
+            if line.startswith((lines.STEP_PREFIX, *lines.LINK_PREFIXES)):
                 self._remember(lines.decode(line))
 
     def _remember(self, event: Event | None) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import SupportsFloat
 
 from testbed.message import Message
-from testbed.record.events import Computed, Delivered, Event, Sent, Size, StepDone
+from testbed.record.events import Computed, Delivered, Event, Sent, Sizes, StepDone
 from testbed.roles.compute import Work
 
 NANO = 9  # decimals of what is recorded of where time went: of millions of steps each digit is megabytes
+SIZES_A_LINE = 50  # of messages of a kind: fewer lines, and little is lost where a run is killed
 MOST_A_STEP = 1000  # events of a role's timeline: one without steps of its own is watched for so many
 
 
@@ -36,6 +37,7 @@ class Ledger:
         self._step = 0
         self._watched = 0  # events of the timeline so far
         self._noted: dict[str, int] = {}  # of each kind, the step of the last one
+        self._sizes: dict[str, dict[int, list[int]]] = {}  # of each kind, by step, those that are not recorded yet
         self._sent: dict[str, list[int]] = {}  # by peer: messages and bytes, this segment
         self._before_step_s = (0.0, 0.0)  # busy_s and codec_s when the last step was done
 
@@ -69,8 +71,14 @@ class Ledger:
         sent[1] += message.nbytes
         if message.kind in self.noted and self._noted.get(message.kind) != message.step:  # once for all it is sent to
             self._noted[message.kind] = message.step
-            sizes = [buffer.nbytes for buffer in message.buffers]
-            self._record(Size(time_s=self._now(), node=self._name, step=message.step, kind=message.kind, buffers=sizes))
+            self._sizes.setdefault(message.kind, {})[message.step] = [buffer.nbytes for buffer in message.buffers]
+            if len(self._sizes[message.kind]) == SIZES_A_LINE:
+                self._record_sizes(message.kind)
+
+    def _record_sizes(self, kind: str) -> None:
+        steps = self._sizes.pop(kind)
+        buffers = list(steps.values())
+        self._record(Sizes(time_s=self._now(), node=self._name, kind=kind, steps=list(steps), buffers=buffers))
 
     def arrived(self, peer: str, message: Message, sent_s: float) -> None:
         """A message has come that was sent at `sent_s`."""
@@ -105,7 +113,9 @@ class Ledger:
         )
 
     def record_sent(self) -> None:
-        """Record what has been sent to each neighbour since the last time."""
+        """Record what has been sent to each neighbour since the last time, and all sizes that have not been yet."""
+        for kind in list(self._sizes):
+            self._record_sizes(kind)
         for peer, (messages, nbytes) in self._sent.items():
             self._record(Sent(time_s=self._now(), node=self._name, peer=peer, messages=messages, nbytes=nbytes))
             self._sent[peer] = [0, 0]

@@ -90,7 +90,7 @@ def in_numbers(run: Played | str) -> dict[str, Any]:
     """A run, small enough to review."""
     if isinstance(run, str):
         return {"error": run}
-    wan = sum(event.wire_bytes for event in run.of(LinkBytes) if "/" not in event.link)
+    wan = sum(event.wan_bytes for event in run.of(LinkBytes))
     return {"clock_s": run.clock_s, "wan_bytes": wan, "norm": max(float(it.norm()) for it in run.models.values())}
 
 

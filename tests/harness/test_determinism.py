@@ -13,7 +13,7 @@ from testbed.experiment.assembly import Assembly
 from testbed.harness import session as run
 from testbed.harness.checkpoint import PREFIX
 from testbed.harness.play import MODEL_FILE
-from testbed.record.events import Diverged, Evaluated, Exchange, LinkBytes, StepDone
+from testbed.record.events import Diverged, Evaluated, Exchange, LinkBytes, StepDone, is_wan
 from testbed.systems import SYSTEMS
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -90,8 +90,8 @@ def trajectory(system: str, options: dict[str, Any]) -> dict[str, Any]:
     worker = [event for event in played.of(StepDone) if event.node == "us-west-1/w0"]
     wan: dict[str, int] = {}
     for event in played.of(LinkBytes):
-        if "/" not in event.link:
-            wan[event.link] = wan.get(event.link, 0) + event.wire_bytes
+        for link in filter(is_wan, event.wire_bytes):
+            wan[link] = wan.get(link, 0) + event.wire_bytes[link]
     return {
         "loss": [event.loss for event in worker],
         "time_s": [event.time_s for event in worker],

@@ -53,9 +53,10 @@ def timed(folder: Path, system: str, **topology: Any) -> dict[tuple[str, ...], A
                 steps[0] += event.workers
                 assert steps[1:] == pytest.approx(spent, rel=1e-9), "the workers of a region do the same"
             case LinkBytes():
-                src, dst = event.link.split(">")
-                lan = f"{kind_of(src)} or {kind_of(dst)}" if "/" in event.link else ""
-                found["link", region_of(src), region_of(dst), lan] += event.wire_bytes
+                for link, wire_bytes in event.wire_bytes.items():
+                    src, dst = link.split(">")
+                    lan = f"{kind_of(src)} or {kind_of(dst)}" if "/" in link else ""
+                    found["link", region_of(src), region_of(dst), lan] += wire_bytes
             case Sent():
                 found["sent", event.node, event.peer] += event.nbytes + event.messages
     return found

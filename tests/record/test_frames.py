@@ -31,7 +31,7 @@ def done(step: int, worker: int, time_s: float, loss: float, compute_s: float = 
 
 
 def sent(end_s: float, interval_s: float, wire_bytes: int, link: str = "a>b") -> LinkBytes:
-    return LinkBytes(time_s=end_s, link=link, interval_s=interval_s, wire_bytes=wire_bytes)
+    return LinkBytes(time_s=end_s, interval_s=interval_s, wire_bytes={link: wire_bytes})
 
 
 def test_a_step_is_the_mean_over_workers_and_ends_with_the_last(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.record import lines
-from testbed.record.events import AnyEvent, Event, Exchange, Guard, LinkBytes, RunEnded, StepDone
+from testbed.record.events import AnyEvent, Event, Exchange, Guard, LinkBytes, RunEnded, Sizes, StepDone
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -71,8 +71,39 @@ def test_a_damaged_or_unknown_line_is_none(line: bytes) -> None:
 
 
 def test_events_begin_as_the_prefixes_say() -> None:
-    link = LinkBytes(time_s=1.0, link="a>b", interval_s=1.0, wire_bytes=3)
-    assert lines.encode(link).startswith(lines.LINK_PREFIX)
+    link = LinkBytes(time_s=1.0, interval_s=1.0, wire_bytes={"a>b": 3})
+    assert lines.encode(link).startswith(lines.LINK_PREFIXES[0])
+
+
+@pytest.mark.parametrize(
+    ("old", "today"),
+    [
+        (
+            b'{"event":"link","time_s":2.0,"link":"a>b","interval_s":1.0,"wire_bytes":7}\n',
+            LinkBytes(time_s=2.0, interval_s=1.0, wire_bytes={"a>b": 7}),
+        ),
+        (
+            b'{"event":"size","time_s":2.0,"node":"a/w0","step":3,"kind":"gradient","buffers":[4,8]}\n',
+            Sizes(time_s=2.0, node="a/w0", kind="gradient", steps=[3], buffers=[[4, 8]]),
+        ),
+    ],
+    ids=["link", "size"],
+)
+def test_an_older_record_has_each_on_a_line(old: bytes, today: LinkBytes | Sizes) -> None:
+    assert lines.decode(old) == today
+    assert lines.decode(lines.encode(today)) == today
+    assert old.startswith(lines.LINK_PREFIXES) == isinstance(today, LinkBytes)
+
+
+@pytest.mark.parametrize("links", [1, 10_000])
+@pytest.mark.parametrize("before", [0, 3])
+def test_the_last_event_is_found_however_long_its_line_is(tmp_path: Path, links: int, before: int) -> None:
+    path = tmp_path / lines.FILE_NAME
+    last = LinkBytes(time_s=2.0, interval_s=1.0, wire_bytes={f"a/w{k}>a": k for k in range(links)})
+    whole = b"".join([*[lines.encode(Guard(time_s=1.0, guard="T"))] * before, lines.encode(last)])
+    for torn in (b"", b'{"event":'):
+        path.write_bytes(whole + torn)
+        assert lines.last_event(path) == last
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:

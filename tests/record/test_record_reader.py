@@ -32,7 +32,7 @@ def write(folder: Path, system: str) -> None:
     recorder = Recorder(folder)
     for step in range(STEPS):
         recorder.record(StepDone(time_s=step + 1.0, node="a/w0", step=step, loss=2.0, compute_s=0.5))
-        recorder.record(LinkBytes(time_s=step + 1.0, link="a>b", interval_s=1.0, wire_bytes=100))
+        recorder.record(LinkBytes(time_s=step + 1.0, interval_s=1.0, wire_bytes={"a>b": 100}))
     recorder.record(Exchange(time_s=4.5, round=1, included=["a"], reason="significant"))
     recorder.record(Evaluated(time_s=5.0, step=STEPS, model="full", loss=1.0, accuracy=0.5, images=10))
     recorder.record(RunEnded(time_s=5.0, step=STEPS, how="finished"))

@@ -47,7 +47,7 @@ def events_of(system: str, seed: int, steps: int, ended: str | None, workers: in
             events.append(StepDone(time_s=end_s, node=node, step=step, loss=loss, compute_s=0.15))
         for links, size_bytes in ((WAN, wan_bytes // 4), (LAN, 3_000_000)):
             for link in links:
-                events.append(LinkBytes(time_s=end_s, link=link, interval_s=step_s, wire_bytes=size_bytes))
+                events.append(LinkBytes(time_s=end_s, interval_s=step_s, wire_bytes={link: size_bytes}))
     models = {"full": accuracy - 0.03, "quantized": accuracy} if system == "weightgrad" else {"full": accuracy}
     for model, value in models.items():
         value += float(random.normal(0, 0.003))

@@ -80,8 +80,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The record of a program."""
     folder, link, host = tmp_path_factory.mktemp("exec"), "us-west-1>us-east-1", "us-west-1/h0"
     events: list[Event] = [
-        *(LinkBytes(time_s=k + 1.0, link=link, interval_s=1.0, wire_bytes=12_000_000 + k) for k in range(20)),
-        *(LinkBytes(time_s=k + 1.0, link=f"{host}>us-west-1", interval_s=1.0, wire_bytes=12_000_000) for k in range(9)),
+        *(LinkBytes(time_s=k + 1.0, interval_s=1.0, wire_bytes={link: 12_000_000 + k}) for k in range(20)),
+        *(LinkBytes(time_s=k + 1.0, interval_s=1.0, wire_bytes={f"{host}>us-west-1": 12_000_000}) for k in range(9)),
         Capacity(time_s=2.0, link=link, goodput_mbit=20.0),
         Cut(time_s=4.5, link=link),
         Mark(time_s=4.5, node=host, text="epoch 3"),

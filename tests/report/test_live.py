@@ -24,8 +24,9 @@ def step(number: int, *losses: float, time_s: float = 12.34) -> Iterable[StepDon
     ]
 
 
-def link(name: str, time_s: float, mbit: float) -> LinkBytes:
-    return LinkBytes(time_s=time_s, link=name, interval_s=1.0, wire_bytes=round(mbit * RATE))
+def links(time_s: float, mbit: dict[str, float]) -> LinkBytes:
+    wire_bytes = {name: round(rate * RATE) for name, rate in mbit.items()}
+    return LinkBytes(time_s=time_s, interval_s=1.0, wire_bytes=wire_bytes)
 
 
 def terminal(width: int = 120, height: int = 40) -> Console:
@@ -42,7 +43,7 @@ def lines_of(total: int, steps: range, now: list[float] | None = None) -> list[s
     ticks = iter(now or [0.0] * 10_000)
     with Progress("weightgrad, seed 0", total, ROLES, WAN, console, now=lambda: next(ticks)) as progress:
         for number in steps:
-            for event in (link("us-west-1>us-east-2", number, 99.4), *step(number, 1.0, 2.0, 1.0, 2.0)):
+            for event in (links(number, {"us-west-1>us-east-2": 99.4}), *step(number, 1.0, 2.0, 1.0, 2.0)):
                 progress.see(event)
     return shown(console).splitlines()
 
@@ -74,9 +75,8 @@ def test_a_terminal_shows_the_regions_their_roles_and_the_use_of_their_links() -
     with Progress("baseline, seed 1", 10, ROLES, WAN, console) as progress:
         progress.see(Capacity(time_s=0.0, link="us-east-2>us-west-1", goodput_mbit=20.0))
         for second in (1.0, 2.0):
-            progress.see(link("us-west-1>us-east-2", second, 49.5))
-            progress.see(link("us-east-2>us-west-1", second, 20.0))
-            progress.see(link("us-west-1/w0>us-west-1", second, 400.0))
+            mbit = {"us-west-1>us-east-2": 49.5, "us-east-2>us-west-1": 20.0, "us-west-1/w0>us-west-1": 400.0}
+            progress.see(links(second, mbit))
         for number, loss in enumerate((2.3, 2.0)):
             for event in step(number, *[loss] * 4):
                 progress.see(event)
@@ -93,7 +93,7 @@ def test_a_terminal_shows_the_regions_their_roles_and_the_use_of_their_links() -
 def test_a_run_within_one_region_says_so_and_counts_no_wan() -> None:
     console = terminal()
     with Progress("x", 2, Roles(("rack-1",), 2, "rack-1", kind="flat"), {}, console) as progress:
-        for event in (*(link("rack-1/w0>rack-1", second, 400.0) for second in (1.0, 2.0)), *step(0, 2.0, 2.0)):
+        for event in (*(links(second, {"rack-1/w0>rack-1": 400.0}) for second in (1.0, 2.0)), *step(0, 2.0, 2.0)):
             progress.see(event)
         assert progress._live is not None
         progress._live.refresh()
@@ -105,8 +105,7 @@ def test_where_there_is_no_room_the_busiest_links_are_shown() -> None:
     console = terminal(height=8)
     with Progress("x", 10, ROLES, WAN, console) as progress:
         for second in (1.0, 2.0):
-            progress.see(link("us-east-2>us-east-1", second, 90.0))
-            progress.see(link("us-west-1>us-east-2", second, 50.0))
+            progress.see(links(second, {"us-east-2>us-east-1": 90.0, "us-west-1>us-east-2": 50.0}))
         assert progress._live is not None
         progress._live.refresh()
     last = shown(console).rpartition("region")[2]
@@ -130,7 +129,7 @@ def test_nothing_it_is_told_and_no_closed_file_raises() -> None:
             for event in step(3, *[loss] * 4):
                 progress.see(event)
         progress.see(StepDone(time_s="no", step="three", loss=None, compute_s=0.0))  # type: ignore[arg-type]
-        progress.see(LinkBytes(time_s=1.0, link="a>b", interval_s=0.0, wire_bytes=5))
+        progress.see(LinkBytes(time_s=1.0, interval_s=0.0, wire_bytes={"a>b": 5}))
         console.file.close()
         for event in step(4, *[1.0] * 4):
             progress.see(event)

@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def wan_bytes(played: Played) -> int:
-    return sum(event.wire_bytes for event in played.of(LinkBytes) if "/" not in event.link)
+    return sum(event.wan_bytes for event in played.of(LinkBytes))
 
 
 @pytest.mark.parametrize(("name", "lines", "share_of_bytes"), [("sign", 40, 0.2), ("localsgd", 120, 0.15)])

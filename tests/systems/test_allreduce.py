@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_runs import Played, network, play, quadratic_task
 
-from testbed.record.events import LinkBytes, Sent, StepDone
+from testbed.record.events import LinkBytes, Sent, StepDone, is_wan
 from testbed.roles.roles import Kind, Roles
 from testbed.wan.profile import Link, Profile
 from testbed.workloads.config import Training
@@ -45,8 +45,8 @@ def test_all_workers_make_the_baselines_step(system: str, regions: tuple[str, ..
 def wan_payload(played: Played) -> dict[str, float]:
     total: Counter[str] = Counter()
     for event in played.of(LinkBytes):
-        if "/" not in event.link:
-            total[event.link] += event.wire_bytes
+        for link in filter(is_wan, event.wire_bytes):
+            total[link] += event.wire_bytes[link]
     return {link: size / WIRE for link, size in total.items()}
 
 

@@ -282,6 +282,6 @@ def test_a_round_takes_few_bits() -> None:
     def wan_bytes(**options: Any) -> float:
         options = {"wan_period": 1, "lan": "together", "wan": "together", "end": False, **options}
         played = play("concord", task_of(), PROFILE, options)
-        return sum(event.wire_bytes for event in played.of(LinkBytes) if "/" not in event.link)
+        return sum(event.wan_bytes for event in played.of(LinkBytes))
 
     assert wan_bytes() < 0.5 * wan_bytes(error=0.0), "layers of 5 to 192 elements; most of it is headers and models"

@@ -28,7 +28,7 @@ def diloco(steps: int = 20, roles: Roles = ROLES, **options: Any) -> Played:
 
 
 def wan_bytes(played: Played) -> int:
-    return sum(event.wire_bytes for event in played.of(LinkBytes) if "/" not in event.link)
+    return sum(event.wan_bytes for event in played.of(LinkBytes))
 
 
 def test_a_plain_average_every_step_is_the_baseline() -> None:

@@ -59,7 +59,7 @@ def test_all_agree_to_the_last_bit_whatever_the_coding(kind: Kind, coding: str) 
 
 def test_a_region_sends_one_message_and_as_many_bytes_as_if_it_were_a_worker() -> None:
     def wan_bytes(played: Played) -> int:
-        return sum(event.wire_bytes for event in played.of(LinkBytes) if "/" not in event.link)
+        return sum(event.wan_bytes for event in played.of(LinkBytes))
 
     task = quadratic_task(Roles(("a", "b"), 2, "c"), 14, rate=RATE)
     regions = play("diloco", task, PROFILE, {"local_steps": H}, stops=[5])

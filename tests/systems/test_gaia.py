@@ -62,7 +62,7 @@ def test_what_is_not_significant_waits_and_nothing_is_lost() -> None:
 
 def test_a_higher_threshold_sends_less() -> None:
     def wan(played: Played) -> int:
-        return sum(event.wire_bytes for event in played.of(LinkBytes) if "/" not in event.link)
+        return sum(event.wan_bytes for event in played.of(LinkBytes))
 
     little, much = (wan(gaia(FAST, threshold=threshold, decay="none")) for threshold in (0.2, 0.01))
     assert little < 0.7 * much

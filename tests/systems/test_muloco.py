@@ -112,7 +112,7 @@ def test_a_message_is_two_bits_an_element_and_four_means_a_layer() -> None:
 
 def test_it_sends_a_small_part_of_float32() -> None:
     def wan_bytes(played: Played) -> int:
-        return sum(event.wire_bytes for event in played.of(LinkBytes) if "/" not in event.link)
+        return sum(event.wan_bytes for event in played.of(LinkBytes))
 
     assert wan_bytes(run()) < 0.4 * wan_bytes(play("diloco", task_of("tree", 11), PROFILE, {"local_steps": H}))
 

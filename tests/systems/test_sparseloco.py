@@ -105,7 +105,7 @@ def test_all_of_it_told_it_is_a_plain_average() -> None:
 
 def test_a_meeting_costs_a_small_part_of_float32() -> None:
     def wan_bytes(played: Played) -> int:
-        return sum(event.wire_bytes for event in played.of(LinkBytes) if "/" not in event.link)
+        return sum(event.wan_bytes for event in played.of(LinkBytes))
 
     sparse = wan_bytes(run(kept=1 / 64, chunk=4096))
     dense = wan_bytes(play("diloco", task_of("tree", 12), PROFILE, {"local_steps": 3}))

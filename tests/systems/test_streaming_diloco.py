@@ -67,7 +67,7 @@ def test_it_is_the_papers_algorithm(coding: str) -> None:
 
 def test_it_sends_an_eighth_and_does_not_wait() -> None:
     def wan_bytes(played: Played) -> int:
-        return sum(event.wire_bytes for event in played.of(LinkBytes) if "/" not in event.link)
+        return sum(event.wan_bytes for event in played.of(LinkBytes))
 
     streaming = play("streaming-diloco", quadratic_task(ROLES, 24), PROFILE, OPTIONS)
     diloco = play("diloco", quadratic_task(ROLES, 24), PROFILE, {"local_steps": H})

@@ -241,13 +241,12 @@ class Meter:
                 self._payload[link] += nbytes - before.get(peer, 0)
 
     def _sample(self, clock_s: float) -> None:
-        for link, payload in self._payload.items():
-            wire_bytes = round(payload / PAYLOAD_PER_WIRE)
-            if crossed := wire_bytes - self._recorded[link]:
-                interval_s = max(clock_s - self._since_s, 0.0)
-                event = LinkBytes(time_s=clock_s, link=link, interval_s=interval_s, wire_bytes=crossed)
-                self._fabric.record(event)
-            self._recorded[link] = wire_bytes
+        totals = {link: round(payload / PAYLOAD_PER_WIRE) for link, payload in self._payload.items()}
+        crossed = {link: n for link, total in totals.items() if (n := total - self._recorded[link])}
+        if crossed:
+            interval_s = max(clock_s - self._since_s, 0.0)
+            self._fabric.record(LinkBytes(time_s=clock_s, interval_s=interval_s, wire_bytes=crossed))
+        self._recorded.update(totals)
         self._since_s = clock_s
 
 

@@ -194,10 +194,10 @@ class _Meter:
 
     def _sample(self, clock_s: float) -> None:
         totals = self._fabric.sent_bytes()
-        for link, total in totals.items():
-            if crossed := total - self._before[link]:
-                interval_s = clock_s - self._since_s
-                self._fabric.record(LinkBytes(time_s=clock_s, link=link, interval_s=interval_s, wire_bytes=crossed))
+        crossed = {link: n for link, total in totals.items() if (n := total - self._before[link])}
+        if crossed:
+            interval_s = clock_s - self._since_s
+            self._fabric.record(LinkBytes(time_s=clock_s, interval_s=interval_s, wire_bytes=crossed))
         self._before, self._since_s = totals, clock_s
 
 

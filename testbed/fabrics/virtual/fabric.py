@@ -330,9 +330,9 @@ class _LinkMeter:
 
     def _sample(self, end_s: float) -> None:
         totals = self._network.wire_bytes(end_s, self._links)
-        for link, total in totals.items():
-            if crossed := total - self._before.get(link, 0):
-                self._record(LinkBytes(time_s=end_s, link=link, interval_s=end_s - self._since_s, wire_bytes=crossed))
+        crossed = {link: n for link, total in totals.items() if (n := total - self._before.get(link, 0))}
+        if crossed:
+            self._record(LinkBytes(time_s=end_s, interval_s=end_s - self._since_s, wire_bytes=crossed))
         self._before = totals
         self._since_s = end_s
 

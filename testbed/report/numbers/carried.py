@@ -102,7 +102,8 @@ def read(folder: Path) -> Carried:
         if fault:
             raise InputError(f"{folder}: {frames.file_name('links')} ({fault}) and {lines.FILE_NAME} are both lost")
         return Carried(info, frames.read(folder, "links"), [], [], [], [*missing, f"{lines.FILE_NAME} is missing"])
-    events = [lines.decode(line) for line in lines.whole_lines(path) if fault or not line.startswith(lines.LINK_PREFIX)]
+    left_out = () if fault else lines.LINK_PREFIXES
+    events = [lines.decode(line) for line in lines.whole_lines(path) if not line.startswith(left_out)]
     if info.checksums and frames.lost_events(folder):
         missing.append(frames.LOST_EVENTS)
     if unreadable := sum(event is None for event in events):

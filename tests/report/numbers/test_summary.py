@@ -40,7 +40,7 @@ def evaluated(model: str, accuracy: float, step: int = 1) -> Evaluated:
 
 
 def sent(link: str, wire_bytes: int) -> LinkBytes:
-    return LinkBytes(time_s=1.0, link=link, interval_s=1.0, wire_bytes=wire_bytes)
+    return LinkBytes(time_s=1.0, interval_s=1.0, wire_bytes={link: wire_bytes})
 
 
 def test_columns_stand_in_the_documented_order(make_run: MakeRun) -> None:
@@ -147,7 +147,7 @@ def test_where_a_step_went_adds_up_and_is_empty_where_it_was_not_recorded(tmp_pa
 
 
 def test_bytes_to_the_target_are_those_sent_until_then(tmp_path: Path) -> None:
-    sizes = [LinkBytes(time_s=k + 1.0, link="a>b", interval_s=1.0, wire_bytes=100) for k in range(4)]
+    sizes = [LinkBytes(time_s=k + 1.0, interval_s=1.0, wire_bytes={"a>b": 100}) for k in range(4)]
     rows = summary_of(tmp_path, {"loss": 1.5, "window": 1}, hit=[*steps(2.0, 1.0, step_s=1.25), *sizes], miss=sizes)
     assert rows.loc["hit", "time_to_target_s"] == 2.5 and rows.loc["hit", "wan_bytes_to_target"] == 250
     assert rows.loc["miss", "wan_bytes"] == 400 and pd.isna(rows.loc["miss", "wan_bytes_to_target"])

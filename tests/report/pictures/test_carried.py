@@ -26,14 +26,14 @@ LINK, OTHER = "us-west-1>us-east-1", "us-east-1>us-west-1"
 def folder(tmp_path: Path) -> Path:
     """10 s: full for 2 s, at 20 Mbit/s for 2 s after a change, cut for 3 s, nothing after it."""
     events: list[Event] = [
-        *(LinkBytes(time_s=k + 1.0, link=LINK, interval_s=1.0, wire_bytes=FULL) for k in range(2)),
+        *(LinkBytes(time_s=k + 1.0, interval_s=1.0, wire_bytes={LINK: FULL}) for k in range(2)),
         Capacity(time_s=2.0, link=LINK, goodput_mbit=20.0),
-        *(LinkBytes(time_s=k + 1.0, link=LINK, interval_s=1.0, wire_bytes=FULL // 5) for k in (2, 3)),
+        *(LinkBytes(time_s=k + 1.0, interval_s=1.0, wire_bytes={LINK: FULL // 5}) for k in (2, 3)),
         Cut(time_s=4.5, link=LINK),
         Mark(time_s=4.5, node="us-west-1/h0", text="<b>lost</b> $x$ | y"),
         Cut(time_s=7.0, link=LINK, healed=True),
-        LinkBytes(time_s=2.0, link="us-west-1/h0>us-west-1", interval_s=2.0, wire_bytes=2 * FULL),
-        LinkBytes(time_s=2.0, link="us-east-1>us-east-1/h0", interval_s=2.0, wire_bytes=2 * FULL),
+        LinkBytes(time_s=2.0, interval_s=2.0, wire_bytes={"us-west-1/h0>us-west-1": 2 * FULL}),
+        LinkBytes(time_s=2.0, interval_s=2.0, wire_bytes={"us-east-1>us-east-1/h0": 2 * FULL}),
     ]
     with Recorder(tmp_path) as recorder:
         for event in events:

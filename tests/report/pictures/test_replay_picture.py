@@ -41,7 +41,7 @@ def write(folder: Path, ends_s: dict[str, list[float]], changes: tuple[Capacity,
         for second in range(int(ends[-1])):
             for link, rate in RATES.items():
                 size = round(rate / 2 / 8e-6 / PAYLOAD_PER_WIRE)
-                events.append(LinkBytes(time_s=second + 1.0, link=link, interval_s=1.0, wire_bytes=size))
+                events.append(LinkBytes(time_s=second + 1.0, interval_s=1.0, wire_bytes={link: size}))
         events += [change for change in changes if change.time_s < ends[-1]]
         with Recorder(one) as recorder:
             for event in sorted(events, key=lambda event: event.time_s):
