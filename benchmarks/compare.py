@@ -44,9 +44,8 @@ def write_result(folder: Path, steps: int) -> None:
             for worker in range(2 * WORKERS):
                 node = f"{REGIONS[worker // WORKERS]}/w{worker % WORKERS}"
                 recorder.record(StepDone(time_s=step + 1.0, node=node, step=step, loss=loss, **SPENT))
-            for link in links():
-                size_bytes = int(random.integers(1_000_000))
-                recorder.record(LinkBytes(time_s=step + 1.0, interval_s=1.0, wire_bytes={link: size_bytes}))
+            crossed = {link: int(random.integers(1_000_000)) for link in links()}
+            recorder.record(LinkBytes(time_s=step + 1.0, interval_s=1.0, wire_bytes=crossed))
             if step % 1000 == 999:
                 tests = {"time_s": step + 1.0, "step": step + 1, "loss": loss, "images": 10_000}
                 recorder.record(Evaluated(model="full", accuracy=0.8 * (step + 1) / steps, **tests))
