@@ -1,6 +1,6 @@
 """What a Ray cluster costs: a sweep of 24 plays on four nodes of this machine, beside the same with `--jobs 2`.
 
-    python benchmarks/cluster.py [--steps 60] [--pairs 2] [--out results/reference/cluster]
+    python benchmarks/cluster.py [--steps 40] [--pairs 2] [--out results/reference/cluster]
 
 Each node is a raylet with a core and an address of its own; all share this machine's cores, so no speedup is to be seen
 but what the cluster takes beside the plays. The first sweep on the cluster begins cold: its nodes have never seen the
@@ -26,7 +26,7 @@ from testbed.report.numbers.tables import markdown_table
 NODES, PLAYS = 4, 24
 SWEEP = [
     *("cifarnet", "--fabric", "virtual", "--systems", "baseline,terngrad,weightgrad,gaia", "--seeds", "0,1,2"),
-    *("--sweep", "topology.profile=weightgrad-ec2,wanify-8", "--quiet"),
+    *("--sweep", "topology.wan_factor=0.5,1", "--quiet"),
 ]
 KEPT = ("events.jsonl", "*.parquet", "model.npz", "summary.csv")
 MOST_SHARE, MOST_S_A_PLAY = 0.05, 2.0
@@ -69,7 +69,7 @@ def recorded(folder: Path) -> dict[str, bytes]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--pairs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("results/reference/cluster"))
     options = parser.parse_args()

@@ -23,7 +23,10 @@ RUNS = sorted(path.parent for path in REFERENCE.glob("*/run.json"))
 DOCS = ROOT / "docs"
 PAGES = {
     path.name: path
-    for path in (ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("reference", "codecs", "gpu", "papers")))
+    for path in (
+        ROOT / "README.md",
+        *(DOCS / f"{name}.md" for name in ("reference", "codecs", "gpu", "papers", "cluster")),
+    )
 }
 EXCERPT = re.compile(r"(<!-- from (\S+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
