@@ -246,7 +246,7 @@ class Meter:
         if crossed:
             interval_s = max(clock_s - self._since_s, 0.0)
             self._fabric.record(LinkBytes(time_s=clock_s, interval_s=interval_s, wire_bytes=crossed))
-        self._recorded.update(totals)
+        self._recorded = Counter(totals)
         self._since_s = clock_s
 
 
