@@ -51,7 +51,7 @@ class WanUse:
     def add(self, event: LinkBytes) -> None:
         """Count an interval."""
         wan = {link: wire_bytes for link, wire_bytes in event.wire_bytes.items() if is_wan(link)}
-        self.wire_bytes += sum(wan.values())
+        self.wire_bytes += event.wan_bytes
         if event.interval_s > 0:
             mbit = 8e-6 * PAYLOAD_PER_WIRE / event.interval_s
             self.mbit = {link: wire_bytes * mbit for link, wire_bytes in wan.items()}

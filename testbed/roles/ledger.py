@@ -43,6 +43,7 @@ class Ledger:
 
     def begin(self, neighbours: Sequence[str]) -> None:
         """Nothing has been sent to these yet."""
+        self._noted, self._sizes = {}, {}
         self._sent = {peer: [0, 0] for peer in neighbours}
 
     def step(self, step: int) -> None:
