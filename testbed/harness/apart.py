@@ -98,7 +98,11 @@ def gather(folder: Path, facts: RunInfo, places: Sequence[Path]) -> None:
     gates = [each.gate for each in found]
     facts.gate = {
         "took_s": max(float(gate.get("took_s", 0.0)) for gate in gates),
-        "figures": [figure for gate in gates for figure in gate.get("figures", ())],
+        "figures": [
+            {**figure, "play": f"{each.systems[0]}, seed {each.seeds[0]}"}
+            for each in found
+            for figure in each.gate.get("figures", ())
+        ],
     }
     if any(gate.get("skipped") for gate in gates):
         facts.gate = {"skipped": True}

@@ -73,10 +73,14 @@ class LinkInfo(msgspec.Struct, kw_only=True):
 
 
 class ProbeInfo(msgspec.Struct, kw_only=True):
-    """What the gate measured of a link (`testbed.fidelity.gate`), in `unit`; None where nothing came."""
+    """What the gate measured of a link (`testbed.fidelity.gate`), in `unit`; None where nothing came.
+
+    `play` says for which system and seed, where each had a network of its own.
+    """
 
     section: str = ""
     name: str = ""
+    play: str = ""
     unit: str = ""
     asked: float | None = None
     measured: float | None = None

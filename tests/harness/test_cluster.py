@@ -360,7 +360,9 @@ def test_emulated_plays_go_one_to_a_node(folder: Path, ray: Any) -> None:
     there = load(only(folder / "there"))
     gates = [json.loads(path.read_text())["gate"]["figures"] for path in there.folder.glob("*/*/node.json")]
     assert len(gates) == 4 and all(figure["ok"] for gate in gates for figure in gate)
-    assert len(there.info.gate["figures"]) == sum(map(len, gates)), "the run's page shows them all"
+    assert len(there.info.gate["figures"]) == sum(map(len, gates))
+    page = (there.folder / "report.html").read_text()
+    assert all(f"({each.system}, seed {each.seed})" in page for each in there.results), "it shows all gates"
     assert there.info.delay_mechanism in ("netem", "delay-line", "delay line")
     assert any("on a network of its own, on 1 machine." in note for note in there.info.notes)
     assert run(*words[:1], "--fabric", "virtual", *words[5:], "--out", "here").returncode == 0

@@ -163,7 +163,7 @@ def gate_facts(gate: Mapping[str, Any]) -> dict[str, Any]:
         said = f"{len(measured)} measurements of the real network before the run, of which nothing was asked."
     cells = [
         [
-            *(probe.section, probe.name),
+            *(probe.section, f"{probe.name} ({probe.play})" if probe.play else probe.name),
             *(f"{number(value)} {probe.unit}" if value else NONE for value in (probe.asked, probe.measured)),
             *(str(probe.bound), "✓" if probe.ok else "✗"),
         ]
