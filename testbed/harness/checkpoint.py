@@ -57,15 +57,26 @@ def latest(folder: Path) -> Checkpoint | None:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether nothing is left to do in a system's and seed's folder.
+    """Whether nothing is left to do in a system's and seed's folder: it is played, its tables are there, its checkpoint gone.
 
-    Its `run.json` says so, where it has one: a damaged one is refused (InputError) rather than all played again.
+    A damaged `run.json` is refused (InputError) rather than all played again.
+    """
+    found = ended(folder)
+    return found is not None and bool(found.checksums) and latest(folder) is None
+
+
+def ended(folder: Path) -> ResultInfo | None:
+    """What is known of a system and seed that is played to its end; None while something is left to play.
+
+    Its `run.json` says so, or where it has none its events. Its tables may not be there: it was killed before them, or
+    ended on a machine that only trains.
     """
     if (folder / info.FILE_NAME).is_file():
-        return info.read_info(folder, ResultInfo).status in info.DONE
+        found = info.read_info(folder, ResultInfo)
+        return found if found.status in info.DONE else None
     events = folder / lines.FILE_NAME
     last = lines.last_event(events) if events.is_file() else None
-    return isinstance(last, RunEnded) and last.how in info.DONE
+    return ResultInfo(status=last.how) if isinstance(last, RunEnded) and last.how in info.DONE else None
 
 
 def write(folder: Path, clock: Clock, save: Callable[[Path], None], before_rename: Callable[[Path], None]) -> None:

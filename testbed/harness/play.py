@@ -74,8 +74,9 @@ class Play:
         )
 
     def run(self) -> None:
-        """Play all segments that are still to play."""
-        if checkpoint.is_finished(self.folder):
+        """Play all segments that are still to play, and write the tables."""
+        if (before := checkpoint.ended(self.folder)) is not None:
+            self._complete(before)
             return
         last = checkpoint.latest(self.folder)
         self.clock = last.clock if last else self.clock
@@ -208,6 +209,15 @@ class Play:
     def _show(self, event: Event) -> None:
         for each in self._watchers:
             each.see(event)
+
+    def _complete(self, before: ResultInfo) -> None:
+        """Do what was left to do when it was played to its end and then killed."""
+        if not before.checksums:
+            self.info.status = before.status
+            with Recorder.join(self.folder) as recorder:
+                self.info.checksums = recorder.finish()
+            info_file.write_info(self.folder, self.info)
+        checkpoint.remove(self.folder)
 
     def _end(self, how: str, error: str = "") -> None:
         self.info.status, self.info.error = how, error
