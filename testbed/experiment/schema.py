@@ -151,8 +151,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probe_steps : the model that is reported is tested this often, while the run's clock stands still; targets are
         judged by it. 0: never, and by the mean training loss and the evaluations at checkpoints instead
     probe_images : test images that takes, and as many training images
-    stop_at_target : a system's run ends at the first checkpoint at which its target has been reached, or its loss is no
-        number
+    stop_at_target : a system's run ends when a probe has shown that its target is reached, or that its loss is no
+        number: at once on the virtual fabric, and then its last checkpoint is of before; else at the next checkpoint
     link_interval_s : bytes per link are recorded this often (at least every 10,000 s), inside the regions of virtual
         runs of over 64 hosts less
     timeline_steps : of so many steps, the first, each computation and each message is recorded (`testbed timeline`)

@@ -12,15 +12,27 @@ from testbed.roles import state as state_file
 from testbed.wan.profile import Profile
 
 Record = Callable[[Event], None]
-Probe = Callable[[int, float, Mapping[str, Any]], None]
+Probe = Callable[[int, float, Mapping[str, Any]], bool]
 
 
-class TraceEnded(Exception):
-    """The trace is at its end, where it says that the run ends, too; `clock_s` is then what the clock shows."""
+class EndedEarly(Exception):
+    """A system's run is over before its last step; `clock_s` is then what the clock shows, `how` how it ended."""
+
+    how = "ended"
 
     def __init__(self, clock_s: float) -> None:
-        super().__init__(f"the trace ended at {clock_s:g} s")
+        super().__init__(f"{type(self).__name__} at {clock_s:g} s")
         self.clock_s = clock_s
+
+
+class TraceEnded(EndedEarly):
+    """The trace is at its end, where it says that the run ends, too."""
+
+
+class ProbedEnough(EndedEarly):
+    """What a probe showed was all that was asked."""
+
+    how = "finished"
 
 
 class Fabric(ABC):
@@ -32,7 +44,7 @@ class Fabric(ABC):
     observe : is shown the events that roles in other processes have written themselves; set by the harness
     probe, probe_steps : takes the states of the roles that show the model (`System.shown_by`) every so many steps, each
         as it was when its role had completed that step, and when the last of them had; set by the harness. It is
-        called in the order of the steps, at the latest before `save` returns
+        called in the order of the steps, at the latest before `save` returns, and says whether that is enough
     """
 
     record: Record
@@ -54,7 +66,7 @@ class Fabric(ABC):
 
         Raises
         ------
-        TraceEnded
+        EndedEarly
             The run ended before; its roles were stopped as they stood, and `begin` can play the next.
         """
 

@@ -15,7 +15,7 @@ import torch
 
 from testbed.errors import Interrupted, RunError, of_file
 from testbed.experiment.assembly import Assembly
-from testbed.fabrics.base import Fabric, TraceEnded
+from testbed.fabrics.base import EndedEarly, Fabric
 from testbed.files import reserving
 from testbed.harness import checkpoint, divergence
 from testbed.harness.checkpoint import Checkpoint, Clock
@@ -64,6 +64,7 @@ class Play:
         self.system, self.seed = system, seed
         self.steps = experiment.training.steps
         self.clock = Clock(0, 0.0)
+        self._probed_enough = False
         self._held = Held(self._write)
         self._watchers: list[Watcher | Scalars] = []
         self.info = ResultInfo(
@@ -88,8 +89,8 @@ class Play:
                     self.fabric.record, self.fabric.observe = self._record, self._show
                     self.fabric.probe, self.fabric.probe_steps = self._probe if self._probing else None, self._probing
                     self._segments(last)
-            except TraceEnded as end:  # evaluated and kept as of the last checkpoint
-                how, self.clock = "ended", Clock(self.clock.step, end.clock_s)
+            except EndedEarly as end:  # evaluated and kept as of the last checkpoint
+                how, self.clock = end.how, Clock(self.clock.step, end.clock_s)
             except KeyboardInterrupt:
                 self.fabric.close()  # roles in other processes would go on recording
                 self._end("interrupted", "stopped by a signal")
@@ -139,16 +140,16 @@ class Play:
             if self.experiment.compute.timing_only:  # there is nothing to keep or to test
                 continue
             checkpoint.write(self.folder, self.clock, self.fabric.save, self._evaluate)
-            if self.experiment.run.stop_at_target and self._may_stop():
+            if self._probed_enough:  # by processes of their own, which hand their probes in when they save
                 break
 
-    def _may_stop(self) -> bool:
-        """Whether the target has been reached, or never will be."""
+    def _is_enough(self) -> bool:
+        """Whether probes show that the target has been reached, or never will be."""
         from testbed.record import frames  # pyarrow, which only a search needs
 
         parsed, target = frames.parse(self.folder / lines.FILE_NAME), Target.of(self.facts)
         probes = parsed.evaluations[parsed.evaluations["probe"]]
-        if len(probes) and not np.isfinite(probes["train_loss"].iloc[-1]):
+        if not np.isfinite(probes["train_loss"].iloc[-1]):
             return True
         asked = [] if target.loss is None else [reached.by_loss(parsed.steps, probes, target)]
         if target.missed_by(probes) is not None:
@@ -159,13 +160,15 @@ class Play:
     def _probing(self) -> int:
         return 0 if self.experiment.compute.timing_only else self.experiment.run.probe_steps
 
-    def _probe(self, step: int, time_s: float, states: Mapping[str, Any]) -> None:
+    def _probe(self, step: int, time_s: float, states: Mapping[str, Any]) -> bool:
         """Test the model that is reported as it was at a step; the clock does not go on meanwhile."""
         models = self.assembly.system(self.system, self.seed).models(states)
         divergence.note(models, time_s, step, self._record)
         name = reported(models, Target.of(self.facts).model)
         result, train_loss = self.assembly.probe(models[name])
         self._record(self._evaluated(name, result, time_s=time_s, step=step, probe=True, train_loss=train_loss))
+        self._probed_enough = self.experiment.run.stop_at_target and self._is_enough()
+        return self._probed_enough
 
     def _evaluated(self, model: str, result: Evaluation, **more: Any) -> Evaluated:
         metrics: dict[str, float | None] = dict(result.metrics)

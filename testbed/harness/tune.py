@@ -39,7 +39,7 @@ from testbed.workloads.optimizer import SGD
 SPAN = 16.0  # the rate is searched from this much below the experiment's to this much above it
 SAMPLER_SEED = 0
 TRIAL_FILE, ASKED_FILE = "trial.json", "asked.json"
-STOPS = 20  # of a trial, at each of which it ends if it has reached its target
+PROBES = 20  # of a trial, at each of which it ends if it has reached its target, where the experiment has no probes
 NEVER = 1e9  # the score of a trial that came to nothing
 
 
@@ -185,8 +185,11 @@ def _play(
 
 
 def _with(experiment: Experiment, system: str, options: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
-    """The experiment of a trial: one system, only what its target needs is tested."""
-    data = experiment.as_dict()
+    """The experiment of a trial: one system, only what its target needs is tested.
+
+    Nothing is saved on the way: at a checkpoint all stand still, which costs a system more that sends while it computes.
+    """
+    data, steps = experiment.as_dict(), experiment.training.steps
     own = data["systems"][system]
     return {
         **data,
@@ -194,7 +197,8 @@ def _with(experiment: Experiment, system: str, options: Mapping[str, Any], seeds
         "run": {
             **data["run"],
             "seeds": list(seeds),
-            "checkpoint_steps": max(1, experiment.training.steps // STOPS),
+            "checkpoint_steps": steps,
+            "probe_steps": experiment.run.probe_steps or max(1, steps // PROBES),
             "eval_images": experiment.run.probe_images,
             "stop_at_target": True,
         },

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from small_runs import experiment
+from small_runs import experiment, start
 
 from testbed.cli.command_line import main
 from testbed.errors import InputError
@@ -16,6 +16,9 @@ from testbed.experiment.load import from_dict, load
 from testbed.experiment.schema import Experiment
 from testbed.harness import tune
 from testbed.harness.tune import Budget, Outcome
+from testbed.record.reader import load as load_run
+from testbed.report.numbers.asked import Target
+from testbed.report.numbers.summary import measure
 from testbed.systems.protocols.base import Knob
 
 BUDGET = Budget(trials=3, seeds=(100,))
@@ -45,6 +48,26 @@ def test_every_system_gets_the_same_number_of_trials_and_the_first_is_as_it_stan
         best = tune.best(trials)
         assert best.score <= trials[0].score
         assert best.reached or not any(trial.reached for trial in trials)
+
+
+@pytest.mark.slow
+def test_a_trial_takes_as_long_to_its_target_as_the_run_that_is_reported(small_data: None, tmp_path: Path) -> None:
+    """It ends there, and nothing holds it up before: a system that sends while it computes would lose that."""
+    runs = {"seeds": [0], "checkpoint_steps": 80, "probe_steps": 2, "probe_images": 50}
+    training = {"steps": 80, "batch_size": 16, "schedule": {"kind": "constant", "rate": 0.1}}
+    it = small(systems={"concord": {}}, run=runs, training=training)
+    options = tune.standing(it, "concord")
+    tried = tune._play(it, "virtual", (100,), tmp_path / "trial", "concord", options)
+    reported = msgspec.structs.replace(it.run, seeds=[100])
+    whole = load_run(start(msgspec.structs.replace(it, run=reported), tmp_path / "whole"))
+    trial = load_run(tmp_path / "trial")
+    target = Target.of(whole.info)
+    times_s = [float(measure(run, target)["time_to_target_s"].iloc[0]) for run in (trial, whole)]
+    assert tried.reached and tried.score == times_s[0] == times_s[1]
+    [ended], [went_on] = trial.results, whole.results
+    steps = len(ended.steps)
+    assert ended.status == "finished" and 2 <= steps < 80
+    assert ended.steps["loss"].tolist() == went_on.steps["loss"].tolist()[:steps]
 
 
 @pytest.mark.full

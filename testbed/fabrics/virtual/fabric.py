@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any, ParamSpec, TypeVar
 
 from testbed.errors import RoleDied, RunError, TestbedError
-from testbed.fabrics.base import Fabric, Record, TraceEnded, state_path
+from testbed.fabrics.base import EndedEarly, Fabric, ProbedEnough, Record, state_path
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.flows import Connection
 from testbed.fabrics.virtual.folds import Members, ToFold, across, folds_of, from_fold, of_each
@@ -146,7 +146,7 @@ class VirtualFabric(Fabric):
         self._clock_s = clock_s
 
     def segment(self, stop_at: int) -> float:
-        self._told_to_stop = False
+        self._told_to_stop = self._probed_enough = False
         if not _loop_runs_here():
             return self._segment(stop_at)
         with ThreadPoolExecutor(1) as pool:  # a thread has one loop, and a notebook's is running in this one
@@ -163,6 +163,8 @@ class VirtualFabric(Fabric):
         def before_jump(when_s: float) -> float:
             if self._told_to_stop:
                 raise KeyboardInterrupt
+            if self._probed_enough:
+                raise ProbedEnough(loop.time())
             if self._launches is not None:
                 self._launches.run()
             when_s = min(when_s, replay.next_s)
@@ -198,7 +200,7 @@ class VirtualFabric(Fabric):
             loop.run_until_complete(self._play(nodes, stop_at))
             self._clock_s = loop.time()
             self._close(meters, self._clock_s)
-        except TraceEnded as end:
+        except EndedEarly as end:
             self._close(meters, end.clock_s)
             raise
         finally:
@@ -260,7 +262,7 @@ class VirtualFabric(Fabric):
             states = waiting.setdefault(step, {})
             states[role] = state
             if len(states) == len(shown_by):
-                probe(step, time_s, waiting.pop(step))
+                self._probed_enough = probe(step, time_s, waiting.pop(step))
 
         for name in shown_by:
             nodes[name].probe, nodes[name].probe_steps = take, self.probe_steps
