@@ -57,7 +57,7 @@ def latest(folder: Path) -> Checkpoint | None:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether nothing is left to do in a system's and seed's folder: it is played, its tables are there, its checkpoint gone.
+    """Whether nothing is left to do in a system's and seed's folder: it is played, has tables and no more a checkpoint.
 
     A damaged `run.json` is refused (InputError) rather than all played again.
     """

@@ -187,7 +187,7 @@ def _play(
 def _with(experiment: Experiment, system: str, options: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
     """The experiment of a trial: one system, only what its target needs is tested.
 
-    Nothing is saved on the way: at a checkpoint all stand still, which costs a system more that sends while it computes.
+    Nothing is saved on the way: at a checkpoint all stand still, which costs most where it is sent while computing.
     """
     data, steps = experiment.as_dict(), experiment.training.steps
     own = data["systems"][system]
