@@ -4,15 +4,15 @@ TARGET    ?= cifarnet
 TORCH     ?= torch==2.13.0
 PYTHON    ?= python3
 VARIABLES := TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE JOBS SCALE OUT RUN TRACE FAULT BUDGET LABEL
-SETUP     := TORCH PYTHON
+OTHERS    := TORCH PYTHON PAPERS
 
 # A variable of the command line that is none of these would change nothing, without a word.
 given   := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
-unknown := $(firstword $(filter-out $(VARIABLES) $(SETUP),$(given)))
+unknown := $(firstword $(filter-out $(VARIABLES) $(OTHERS),$(given)))
 nearest  = import sys, difflib; print(*difflib.get_close_matches(sys.argv[1], sys.argv[2:], 1))
 ifneq ($(unknown),)
-meant   := $(shell $(PYTHON) -c '$(nearest)' '$(unknown)' $(VARIABLES) $(SETUP))
-$(error unknown variable $(unknown)$(if $(meant),; did you mean $(meant)?) known: $(VARIABLES) $(SETUP))
+meant   := $(shell $(PYTHON) -c '$(nearest)' '$(unknown)' $(VARIABLES) $(OTHERS))
+$(error unknown variable $(unknown)$(if $(meant),; did you mean $(meant)?) known: $(VARIABLES) $(OTHERS))
 endif
 
 VENV    := .venv
@@ -29,7 +29,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "variables: $(VARIABLES) (and $(SETUP) for setup)"
+	@echo "variables: $(VARIABLES) (and $(OTHERS) for setup)"
 	@echo 'example:   make experiment TARGET=cifarnet SYSTEMS="baseline weightgrad" STEPS=50 OUT=/tmp/results'
 
 setup: $(VENV)/.ready  ## make the virtual environment (quick when nothing changed)
@@ -230,10 +230,9 @@ reference-terngrad-scaling: setup-dev  ## TernGrad's figure 5, 4 to 512 GPUs, in
 
 PAPERS := threshold-nin lenet-terngrad cifarnet-terngrad mqgrad-12 mqgrad-18 isgq vggnet alexnet alexnet-imagenet
 
-reference-papers: setup-dev  ## the papers' other experiments at their default scale, into results/reference/papers: 80 minutes
-	rm -rf build/reference-papers
+reference-papers: setup-dev  ## the papers' other experiments at their default scale, into results/reference/papers: 80 minutes, or PAPERS=isgq; goes on where it was stopped
 	set -e; for target in $(PAPERS); do \
-	    $(TESTBED) run $$target --out build/reference-papers; \
+	    $(call begin,$$target,build/reference-papers); \
 	    mkdir -p results/reference/papers/$$target; \
 	    (cd build/reference-papers/$$target/* && cp summary.* *.png $(CURDIR)/results/reference/papers/$$target/); \
 	done
