@@ -163,7 +163,7 @@ ON_BOTH := --seeds 0 --quiet --systems terngrad,terngrad-tolerant,diloco,diloco-
 on = if test -d build/reference-faults-on-both/$(1)/faults; then \
          $(TESTBED) run --resume build/reference-faults-on-both/$(1)/faults/* --quiet; \
      else $(TESTBED) run $(2) $(ON_BOTH) --fabric $(3) --out build/reference-faults-on-both/$(1); fi
-BEGINS := 1.8 1.9 2.1 2.2
+BEGINS := 1.8 1.9 1.95 2.05 2.1 2.2
 
 reference-faults-emulated: setup-dev  ## a part of that on both fabrics, into results/reference/faults-emulated; an hour of an idle machine
 	$(call on,mininet,faults,mininet)
