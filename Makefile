@@ -156,24 +156,18 @@ reference-faults: setup-dev  ## five systems under eight faults, into results/re
 	cd build/reference-faults/faults/*/ && cp series.json summary.csv summary.md series.png $(CURDIR)/results/reference/faults/
 
 # Two systems that wait, each with its tolerant twin, and half the steps: all faults are over by then.
-ON_BOTH := --seeds 0 --quiet --systems terngrad,terngrad-tolerant,diloco,diloco-tolerant \
+ON_BOTH := faults --seeds 0 --quiet --systems terngrad,terngrad-tolerant,diloco,diloco-tolerant \
            --set training.steps=60 --set run.checkpoint_steps=60 --set run.probe_steps=0
 
-# $(call on,FOLDER,EXPERIMENT,FABRIC): play that into the folder, or go on with what is there.
+# $(call on,FABRIC): play that into its folder, or go on with what is there.
 on = if test -d build/reference-faults-on-both/$(1)/faults; then \
          $(TESTBED) run --resume build/reference-faults-on-both/$(1)/faults/* --quiet; \
-     else $(TESTBED) run $(2) $(ON_BOTH) --fabric $(3) --out build/reference-faults-on-both/$(1); fi
-BEGINS := 1.8 1.9 1.95 2.05 2.1 2.2
+     else $(TESTBED) run $(ON_BOTH) --fabric $(1) --out build/reference-faults-on-both/$(1); fi
 
-reference-faults-emulated: setup-dev  ## a part of that on both fabrics, into results/reference/faults-emulated; an hour of an idle machine
-	$(call on,mininet,faults,mininet)
-	$(call on,virtual,faults,virtual)
-	set -e; for begin in $(BEGINS); do \
-	    mkdir -p build/reference-faults-on-both/$$begin; \
-	    sed "s/ at 2s/ at $${begin}s/" experiments/faults.toml > build/reference-faults-on-both/$$begin/faults.toml; \
-	    $(call on,$$begin,build/reference-faults-on-both/$$begin/faults.toml,virtual); \
-	done
-	$(BIN)/python -P benchmarks/faults_on_both.py $(foreach run,mininet virtual $(BEGINS),build/reference-faults-on-both/$(run)/faults/*)
+reference-faults-emulated: setup-dev  ## a part of that on both fabrics, into results/reference/faults-emulated; half an hour of an idle machine
+	$(call on,mininet)
+	$(call on,virtual)
+	$(BIN)/python -P benchmarks/faults_on_both.py build/reference-faults-on-both/virtual/faults/* build/reference-faults-on-both/mininet/faults/*
 
 # Some 25 runs a workload and seed, and a timing-only one of each other system in each of the 15 cells.
 reference-own: setup-dev  ## our own system beside the best other, 5 networks x 3 devices x 2 workloads, into results/reference/own: a night; goes on where it was stopped
