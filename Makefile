@@ -29,7 +29,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "variables: $(VARIABLES) (and $(OTHERS) for setup)"
+	@echo "variables: $(VARIABLES) (and $(OTHERS))"
 	@echo 'example:   make experiment TARGET=cifarnet SYSTEMS="baseline weightgrad" STEPS=50 OUT=/tmp/results'
 
 setup: $(VENV)/.ready  ## make the virtual environment (quick when nothing changed)
