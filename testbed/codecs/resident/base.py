@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from testbed.layout import Layer
 BLOCK = 1024  # elements of a layer that are measured together
 
 
-class Resident:
+class Resident(ABC):
     """A codec's twin on a device.
 
     Parameters
@@ -47,8 +48,9 @@ class Resident:
             self._last = buffers[-1], self._decoded(buffers)
         return self._last[1].clone() if out is None else out.copy_(self._last[1])
 
+    @abstractmethod
     def _decoded(self, buffers: Sequence[Tensor]) -> Tensor:
-        raise NotImplementedError
+        """What a message decodes to: a vector [layout.size] that `decode` copies from, and nobody writes to."""
 
     def checked(self, vector: Tensor) -> Tensor:
         """A vector of the layout on the device, as it lies there."""

@@ -29,9 +29,8 @@ class Float32Resident(Resident):
         self.doubts.note(torch.linalg.vector_norm(x, float("inf")).view(1))
         return [x.clone()]
 
-    def decode(self, buffers: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
-        """A copy of the message's values."""
-        return buffers[0].clone() if out is None else out.copy_(buffers[0])
+    def _decoded(self, buffers: Sequence[Tensor]) -> Tensor:
+        return buffers[0]
 
     def add(self, buffers: Sequence[Tensor], total: Tensor) -> None:
         """total += the message's vector."""
