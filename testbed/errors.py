@@ -50,9 +50,9 @@ class PeerLost(RunError):
 
 
 class RoleDied(RunError):
-    """A role ended with an exception, or is `gone` with its process; `waited` where it waited for another in vain."""
+    """A role ended with an exception; `waited` where it waited for another in vain; `gone`: whose process died."""
 
-    def __init__(self, line: str, waited: bool = False, gone: bool = False) -> None:
+    def __init__(self, line: str, waited: bool = False, gone: str = "") -> None:
         super().__init__(line)
         self.waited, self.gone = waited, gone
 

@@ -7,8 +7,8 @@ links while a segment plays. So is how files get to and from the actors.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from shutil import rmtree
 from time import monotonic
@@ -156,19 +156,17 @@ class ActorFabric(Fabric):
     def segment(self, stop_at: int) -> float:
         start_s = monotonic() + self.lead_s
         meter = self._meter(start_s)
-        try:
-            with self._changing(start_s):
-                clocks = self._play(stop_at, start_s, meter)
-        except TraceEnded as end:
-            self._stop_roles()
-            meter.close(end.clock_s)
-            self._check_network()
-            raise
-        except RunError as error:
-            self._find_cause(error)
-            raise
-        self._clock_s = max(clocks)
-        meter.close(self._clock_s)
+        with self._finding_cause():
+            try:
+                with self._changing(start_s):
+                    clocks = self._play(stop_at, start_s, meter)
+            except TraceEnded as end:
+                self._stop_roles()
+                meter.close(end.clock_s)
+                self._check_network()
+                raise
+            self._clock_s = max(clocks)
+            meter.close(self._clock_s)
         self._check_network()
         return self._clock_s
 
@@ -216,17 +214,22 @@ class ActorFabric(Fabric):
             doing[role] = Doing(monotonic() if works else 0.0, ailment=ailment or "does not answer")
         return doing
 
-    def _find_cause(self, error: RunError) -> None:
-        """Raise, where what made the run fail was not the role that says so, an error that says what it was."""
-        assert self._engine
+    @contextmanager
+    def _finding_cause(self) -> Iterator[None]:
+        """Where what makes the run fail is not the role that says so, the error raised says what it is."""
         try:
-            self._engine.check(self._pids)
-            self._check_network()
-            self._engine.find_cause(error, self._pids, self._actors)
-        except RunError as cause:
-            if str(cause) != str(error):
-                cause.add_note(f"seen by a role as: {error}")
-            raise cause from None
+            yield
+        except RunError as error:
+            assert self._engine
+            try:
+                self._engine.check(self._pids)
+                self._check_network()
+                self._engine.find_cause(error, self._pids, self._actors)
+            except RunError as cause:
+                if str(cause) != str(error):
+                    cause.add_note(f"seen by a role as: {error}")
+                raise cause from None
+            raise
 
     def save(self, folder: Path) -> None:
         times_s: dict[int, list[float]] = {}
@@ -264,16 +267,13 @@ class ActorFabric(Fabric):
         }
         answers: dict[str, Any] = {}
         deadline_s = monotonic() + (self._experiment.run.patience_s if within_s is None else within_s)
-        try:
+        with self._finding_cause():
             while pending:
                 for reference in self._done(pending, deadline_s - monotonic()):
                     role = pending.pop(reference)
                     answers[role] = answer_of(role, reference)
                 if pending and monotonic() > deadline_s:
                     raise RunError(f"{', '.join(pending.values())}: no answer to '{method}' in time")
-        except RunError as error:
-            self._find_cause(error)
-            raise
         return answers
 
     def close(self) -> None:
@@ -296,4 +296,4 @@ def answer_of(role: str, reference: Any) -> Any:
     except ActorUnavailableError:  # Ray will know why in a while
         raise RoleDied(f"{role}: its process cannot be reached any more", waited=True) from None
     except RayActorError as error:
-        raise RoleDied(f"{role}: its process died: {str(error).splitlines()[0]}", gone=True) from None
+        raise RoleDied(f"{role}: its process died: {str(error).splitlines()[0]}", gone=role) from None

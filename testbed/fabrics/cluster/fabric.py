@@ -111,7 +111,8 @@ class ClusterFabric(ActorFabric):
         return [kept.times_s for kept in answers.values()]
 
     def segment(self, stop_at: int) -> float:
-        self._set_clocks()
+        with self._finding_cause():
+            self._set_clocks()
         return super().segment(stop_at)
 
     def _set_clocks(self) -> None:

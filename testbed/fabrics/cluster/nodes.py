@@ -51,11 +51,11 @@ class Nodes:
         while True:
             self._looked_s = -LOOK_S
             self.check(pids)
-            if dead := _dead(actors):
+            if dead := error.gone or _dead(actors):
                 sleep(1.0)  # Ray says of a role that it died before it says so of the node
                 self._looked_s = -LOOK_S
                 self.check(pids)
-                raise RoleDied(f"{dead[0]}: its process on node {self._spots[dead[0]].address} died")
+                raise RoleDied(f"{dead}: its process on node {self._spots[dead].address} died")
             if monotonic() >= until_s:
                 return
             sleep(1.0)
@@ -84,16 +84,15 @@ class Nodes:
         """The cluster stays."""
 
 
-def _dead(actors: Mapping[str, Any]) -> list[str]:
-    """The roles whose actors have died, as far as Ray knows."""
+def _dead(actors: Mapping[str, Any]) -> str:
+    """A role whose actor has died, as far as Ray knows; "" where it knows of none."""
     asked = {actor.doing.remote(): role for role, actor in actors.items()}
     answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ASK_S)  # one that computes does not
-    found = []
     for each in answered:
         try:
             ray.get(each)
         except ActorDiedError:
-            found.append(asked[each])
+            return asked[each]
         except RayError:  # it has failed by itself, or cannot be reached, and Ray does not know yet why
             continue
-    return found
+    return ""
