@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from testbed.emulation import links
 from testbed.wan.plan import NetworkPlan, region_of
+from testbed.wan.tcp import window_bytes
 
 MAX_REGIONS, MAX_HOSTS = 200, 250  # what the address plan holds: regions, hosts in one region
 
@@ -63,7 +64,7 @@ def host_commands(plan: NetworkPlan, i: int, k: int) -> list[str]:
     ]
     for j, other in enumerate(plan.regions):
         if j != i:
-            window = links.wan_window_bytes(plan.wan[other, plan.regions[i]])
+            window = window_bytes(plan.widest[other, plan.regions[i]])
             lines.append(f"route replace {region_network(j)} {gateway} window {window}")
     return lines
 

@@ -38,15 +38,13 @@ from pyroute2 import IPRoute
 from testbed.emulation import netns
 from testbed.errors import NetworkError
 from testbed.wan.profile import Link
+from testbed.wan.tcp import WINDOW_UNIT_BYTES, window_bytes
 
 FRAME_BYTES, PAYLOAD_BYTES = 1514, 1448
 MAX_WIRE_BYTES_PER_S = 4_000_000_000  # HTB's rates are 32 bits of bytes per second where pyroute2 sets and reads them
 MAX_GOODPUT_MBIT = MAX_WIRE_BYTES_PER_S * 8 / 1e6 * PAYLOAD_BYTES / FRAME_BYTES
 QUANTUM_BYTES = 60_000  # of one queue's turn: not less than a segment, or queues with larger ones get more than others
 WAN_BURST_S, LAN_BURST_S, LAN_SEGMENT_S = 4e-3, 0.25e-3, 0.6e-3
-# Receive windows are 65535 << scale: recent kernels forget a finer bound set on a route, but never the scale.
-WINDOW_UNIT_BYTES = 65_535
-WINDOW_PRODUCTS, WINDOW_SLACK_S = 1.5, 4e-3  # products; what the end hosts may take to answer
 SEGMENT_BYTES = 65_536
 # A LAN link's fifo takes the windows of five workers (and some) that send to their LPS at once.
 LAN_WINDOW_BYTES = WINDOW_UNIT_BYTES << 2
@@ -81,10 +79,10 @@ class Shape:
     acks_first: bool = True
 
     @classmethod
-    def of_wan(cls, link: Link) -> Shape:
-        """For one direction between two regions."""
+    def of_wan(cls, link: Link, widest: Link | None = None) -> Shape:
+        """For one direction between two regions, which may be made `widest` later."""
         rate = wire_bytes_per_s(link.goodput_mbit)
-        return cls(rate, _burst(rate, WAN_BURST_S), (Queue(_wan_queue_bytes(link)),))
+        return cls(rate, _burst(rate, WAN_BURST_S), (Queue(_wan_queue_bytes(widest or link)),))
 
     @classmethod
     def of_lan(cls, link: Link) -> Shape:
@@ -98,7 +96,7 @@ class Shape:
 
         Parameters
         ----------
-        shared : each WAN link and the packets that take it, as in `Queue.takes`
+        shared : each WAN link, as it is at its widest, and the packets that take it, as in `Queue.takes`
         """
         rate = wire_bytes_per_s(goodput_mbit)
         queues = tuple(Queue(_wan_queue_bytes(link), takes) for link, takes in shared)
@@ -127,26 +125,14 @@ def wire_bytes_per_s(goodput_mbit: float) -> int:
     return round(goodput_mbit * 1e6 / 8 * FRAME_BYTES / PAYLOAD_BYTES)
 
 
-def wan_window_bytes(link: Link) -> int:
-    """The largest receive window of a connection over a WAN link: one that keeps it full, with half in reserve.
-
-    The link's fifo holds one such window, which after a pause arrives at once, so a connection alone on a link
-    loses nothing.
-    """
-    needed = WINDOW_PRODUCTS * link.bytes_per_s * (link.rtt_ms / 1e3 + WINDOW_SLACK_S)
-    scale = 0
-    while WINDOW_UNIT_BYTES << scale < needed:
-        scale += 1
-    return WINDOW_UNIT_BYTES << scale
-
-
 def lan_segments(link: Link) -> int:
     """How many packets a host may hand over as one segment (GSO); 64 KB from 900 Mbit/s on."""
     return max(1, min(SEGMENT_BYTES // PAYLOAD_BYTES, int(link.bytes_per_s * LAN_SEGMENT_S / PAYLOAD_BYTES)))
 
 
 def _wan_queue_bytes(link: Link) -> int:
-    return wan_window_bytes(link) * FRAME_BYTES // PAYLOAD_BYTES + SEGMENT_BYTES
+    """One window (`wan.tcp.window_bytes`), which after a pause arrives at once: a connection alone loses nothing."""
+    return window_bytes(link) * FRAME_BYTES // PAYLOAD_BYTES + SEGMENT_BYTES
 
 
 def _burst(rate: int, seconds: float) -> int:

@@ -67,7 +67,7 @@ class EmulatedNetwork:
     def __init__(self, plan: NetworkPlan, dilation: float = 1.0, mechanism: str = "") -> None:
         if not sandbox.inside():
             raise NetworkError("the network may only be built in a sandbox; start the process with sandbox.run")
-        self.plan = replace(plan, profile=plan.profile.scaled(dilation))
+        self.plan = plan.scaled(dilation)
         _refuse_rates(self.plan)
         self.dilation = dilation
         self.delay_mechanism = mechanism or sandbox.delay_mechanism()
@@ -178,7 +178,7 @@ class EmulatedNetwork:
     def set_delay(self, src_region: str, dst_region: str, delay_s: float) -> None:
         """Change the one-way delay of a WAN link's direction on running traffic (before dilation).
 
-        The hosts' windows and the link's queue stay as the profile's round trip made them.
+        The hosts' windows and the link's queue stay: they are made for the plan's `widest` links.
 
         Raises
         ------

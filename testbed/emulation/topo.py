@@ -33,7 +33,7 @@ from testbed.emulation.links import Shape
 from testbed.errors import NetworkError
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Cap
-from testbed.wan.tcp import LEAST_TIMEOUT_S
+from testbed.wan.tcp import LEAST_TIMEOUT_S, window_bytes
 
 WIRES = "wires"  # name of the node in which all WAN links meet
 
@@ -56,7 +56,7 @@ def senders(plan: NetworkPlan) -> dict[str, Sender]:
             found[f"{host}>{region}"] = Sender(addresses.node_name(i, host), "eth0", lan)
             found[f"{region}>{host}"] = Sender(addresses.router_name(i), f"lan{k}", lan)
         for j, other in _others(plan, i):
-            shape = Shape.of_wan(plan.wan[region, other])
+            shape = Shape.of_wan(plan.wan[region, other], plan.widest[region, other])
             found[f"{region}>{other}"] = Sender(addresses.border_name(plan, i), f"wan{j}", shape)
     return found
 
@@ -68,11 +68,11 @@ def cap_senders(plan: NetworkPlan) -> dict[str, Sender]:
         cap = plan.profile.caps.get(region, Cap())
         others = [(addresses.region_network(j), other) for j, other in _others(plan, i)]
         if cap.egress_mbit is not None:
-            shared = [(plan.wan[region, other], f"dst {network}") for network, other in others]
+            shared = [(plan.widest[region, other], f"dst {network}") for network, other in others]
             router = addresses.router_name(i)
             found[f"{region} egress"] = Sender(router, "border", Shape.of_cap(cap.egress_mbit, shared))
         if cap.ingress_mbit is not None:
-            shared = [(plan.wan[other, region], f"src {network}") for network, other in others]
+            shared = [(plan.widest[other, region], f"src {network}") for network, other in others]
             border = addresses.border_name(plan, i)
             found[f"{region} ingress"] = Sender(border, "router", Shape.of_cap(cap.ingress_mbit, shared))
     return found
@@ -249,7 +249,7 @@ _ROUTER = {**_SILENT, "net.ipv4.ip_forward": "1"}
 
 def _endpoint_sysctls(plan: NetworkPlan, dilation: float) -> dict[str, str]:
     """TCP of the hosts; these are settings of each host's own network namespace."""
-    window = max((links.wan_window_bytes(link) for link in plan.wan.values()), default=links.LAN_WINDOW_BYTES)
+    window = max((window_bytes(link) for link in plan.widest.values()), default=links.LAN_WINDOW_BYTES)
     # Half of a buffer is window, the rest the kernel's own overhead, which is larger for small segments.
     buffer = 4 * max(window, links.LAN_WINDOW_BYTES)
     return {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, count, groupby
 from math import floor, inf
 from zlib import crc32
@@ -83,7 +84,7 @@ class Schedule:
         wan: Mapping[Pair, Link] | None = None,
         roles: Sequence[str] = (),
     ) -> None:
-        wan = wan or {}
+        self._wan = wan = wan or {}
         self.end_s = None if trace is None else trace.end_s
         self._trace, self._faults = trace, faults
         named = [tuple(fault.on_connections(roles)) for fault in faults]
@@ -108,6 +109,24 @@ class Schedule:
         slow = [number for number, fault in enumerate(self._faults) if not fault.kills]
         concerning = [number for number in slow if role in self._roles[number]]
         return Pace(self._paces(concerning, role)) if concerning else None
+
+    @cached_property
+    def extremes(self) -> dict[Pair, Link]:
+        """Of each directed link of the WAN that changes, the highest rate and the longest round trip it may come to."""
+        found = {}
+        for pair in self.pairs:
+            if pair not in self._wan:
+                continue  # two roles, not two regions
+            traced = [change for change in self._trace.changes if change.pair == pair] if self._trace else []
+            state = self._profile[pair]
+            mbit = max([state.goodput_mbit, *(change.goodput_mbit for change in traced)])
+            rtt_ms = max([state.rtt_ms, *(change.rtt_ms for change in traced if change.rtt_ms is not None)])
+            for fault, links in zip(self._faults, self._links, strict=True):
+                if pair in links:  # all that ever meet meet, at worst
+                    altered = fault.altered(State(mbit, rtt_ms))
+                    mbit, rtt_ms = max(mbit, altered.goodput_mbit), max(rtt_ms, altered.rtt_ms)
+            found[pair] = Link(mbit, rtt_ms)
+        return found
 
     @property
     def mortal(self) -> frozenset[str]:

@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event as Flag
@@ -84,7 +84,7 @@ def up(asked: Asked, title: str, folder: Path, say: Callable[[str], None]) -> It
     NetworkError
         The network is not what the profile says.
     """
-    plan = asked.plan
+    plan = replace(asked.plan, extremes=asked.schedule.extremes) if asked.schedule else asked.plan
     folder.mkdir(parents=True, exist_ok=True)
     facts = ProgramInfo(
         started=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -6,10 +6,11 @@ and the virtual network build exactly this. A host is called "<region>/<what it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from testbed.wan.profile import Link, Profile
+from testbed.wan.profile import Link, Pair, Profile
 
 
 def region_of(name: str) -> str:
@@ -24,10 +25,15 @@ def label(name: str) -> str:
 
 @dataclass(frozen=True)
 class NetworkPlan:
-    """The hosts of a run and the network they stand in."""
+    """The hosts of a run and the network they stand in.
+
+    `extremes`: for the directed pairs of regions that a run changes, a link with the highest rate and the longest round
+    trip that they will ever have; hosts' windows and links' queues are made for these.
+    """
 
     hosts: tuple[str, ...]
     profile: Profile
+    extremes: Mapping[Pair, Link] = field(default_factory=dict)
 
     @cached_property
     def regions(self) -> tuple[str, ...]:
@@ -41,6 +47,16 @@ class NetworkPlan:
     def wan(self) -> dict[tuple[str, str], Link]:
         """Every directed pair of this plan's regions with its link."""
         return {(a, b): self.profile.link(a, b) for a in self.regions for b in self.regions if a != b}
+
+    @cached_property
+    def widest(self) -> dict[tuple[str, str], Link]:
+        """The same, each as it is when it holds most."""
+        return {pair: self.extremes.get(pair, link) for pair, link in self.wan.items()}
+
+    def scaled(self, factor: float) -> NetworkPlan:
+        """The same network slowed down `factor` times: rates divided, delays multiplied (time dilation)."""
+        extremes = {pair: link.scaled(factor) for pair, link in self.extremes.items()}
+        return replace(self, profile=self.profile.scaled(factor), extremes=extremes)
 
     def rate_mbit(self, sender: str, receiver: str) -> float:
         """Goodput that a message alone on the network gets from one host to another, by the profile."""

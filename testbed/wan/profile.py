@@ -61,6 +61,10 @@ class Link:
         """Whether it loses packets or its delay strays: what TCP makes of its rate is then no longer the profile's."""
         return self.loss_percent > 0 or self.jitter_ms > 0
 
+    def scaled(self, factor: float) -> Link:
+        """The same slowed down `factor` times."""
+        return Link(self.goodput_mbit / factor, self.rtt_ms * factor, self.loss_percent, self.jitter_ms * factor)
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -154,16 +158,13 @@ class Profile:
     def scaled(self, factor: float) -> Profile:
         """The same network slowed down `factor` times: rates divided, delays multiplied (time dilation)."""
 
-        def slow(link: Link) -> Link:
-            return Link(link.goodput_mbit / factor, link.rtt_ms * factor, link.loss_percent, link.jitter_ms * factor)
-
         def lower(cap: float | None) -> float | None:
             return None if cap is None else cap / factor
 
         return replace(
             self,
-            lan=slow(self.lan),
-            pairs={pair: slow(link) for pair, link in self.pairs.items()},
+            lan=self.lan.scaled(factor),
+            pairs={pair: link.scaled(factor) for pair, link in self.pairs.items()},
             spread={pair: Spread(s.p10_mbit / factor, s.p90_mbit / factor) for pair, s in self.spread.items()},
             caps={
                 name: replace(cap, egress_mbit=lower(cap.egress_mbit), ingress_mbit=lower(cap.ingress_mbit))

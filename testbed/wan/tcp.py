@@ -2,7 +2,7 @@
 
 By default nothing, because the emulated network is set up so that it costs nothing there: connections are warmed up
 before step 0 and keep their window when idle (`tcp_slow_start_after_idle` is 0), and their window is at least 1.5
-times what the link holds (`emulation.links.wan_window_bytes`), so a message takes size / rate + delay after
+times what the link holds (`window_bytes`), so a message takes size / rate + delay after
 an idle second as well as back to back (`testbed fidelity` holds it to 2 %). With Linux's own settings the first 4 MiB
 over 99 Mbit/s and 60 ms took 0.70 s and the next 0.40 s; `slow_start` makes it 0.66 s and 0.37 s here.
 
@@ -17,12 +17,15 @@ from typing import Annotated
 import msgspec
 
 from testbed.message import SEGMENT_BYTES
+from testbed.wan.profile import Link
 
 INITIAL_WINDOW_BYTES = 10 * SEGMENT_BYTES  # RFC 6928
 LEAST_TIMEOUT_S = 0.2  # Linux's retransmission timeout is the round trip and at least this (TCP_RTO_MIN)
 OPENED = 3.0  # round trips until a connection of roles carries its first message: TCP's handshake, ZeroMQ's after it
-FILLED = 1.5  # round trip of a path that is filled, against that of an empty one (`emulation.links.wan_window_bytes`)
 MOST_TIMEOUT_S = 120.0  # and doubles with every retransmission up to this (TCP_RTO_MAX)
+# Receive windows are 65535 << scale: recent kernels forget a finer bound set on a route, but never the scale.
+WINDOW_UNIT_BYTES = 65_535
+WINDOW_PRODUCTS, WINDOW_SLACK_S = 1.5, 4e-3  # products; what the end hosts may take to answer
 
 
 class Tcp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,16 +54,37 @@ class Tcp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [key for key, value in msgspec.structs.asdict(self).items() if value]
 
 
-def retry_s(since_s: float, now_s: float, rtt_s: float) -> float:
+def window_bytes(link: Link) -> int:
+    """The receive window of a connection over a WAN link: one that keeps it full, with half in reserve."""
+    needed = WINDOW_PRODUCTS * link.bytes_per_s * (link.rtt_ms / 1e3 + WINDOW_SLACK_S)
+    scale = 0
+    while WINDOW_UNIT_BYTES << scale < needed:
+        scale += 1
+    return WINDOW_UNIT_BYTES << scale
+
+
+def measured_s(rtt_s: float, bytes_per_s: float, window: float, nbytes: float) -> float:
+    """The round trip that TCP has measured when `nbytes` have gone over an empty path: their queue is part of it.
+
+    The last of them have waited for those before, which were sent at once, as far as the window allows.
+    """
+    return min(rtt_s + nbytes / bytes_per_s, max(rtt_s, window / bytes_per_s))
+
+
+def retry_s(since_s: float, now_s: float, round_s: float, alone: bool = False) -> tuple[float, bool]:
     """When TCP sends again, now or later, what was sent when nothing has been acknowledged since `since_s`.
 
-    The round trip that TCP has measured is that of a path which its window fills, queue included.
-    A probe of the last segment goes out after two round trips (RFC 8985, 7.2), the first retransmission a timeout
-    after that, and each further one after twice the time of the one before (RFC 6298, 5.5), up to two minutes.
+    A probe of the last segment goes out after two of the round trips `round_s` that TCP has measured, or, if that
+    segment is `alone`, after a timeout (RFC 8985, 7.2); the first retransmission a timeout after that, and each further
+    one after twice the time of the one before (RFC 6298, 5.5), up to two minutes.
+
+    Returns
+    -------
+    The time, and whether a timeout has run out by then.
     """
-    measured_s = FILLED * rtt_s
-    sent_s, wait_s = since_s + 2 * measured_s, measured_s + LEAST_TIMEOUT_S
+    wait_s = round_s + LEAST_TIMEOUT_S
+    sent_s, timed_out = since_s + (wait_s if alone else min(2 * round_s, wait_s)), False
     while sent_s < now_s:
-        sent_s += wait_s
+        sent_s, timed_out = sent_s + wait_s, True
         wait_s = min(2 * wait_s, MOST_TIMEOUT_S)
-    return sent_s
+    return sent_s, timed_out

@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.emulation import links
-from testbed.wan.profile import Link
+from testbed.emulation.addresses import host_commands
+from testbed.wan.plan import NetworkPlan
+from testbed.wan.profile import Link, Profile
+from testbed.wan.tcp import window_bytes
 
 wan_links = st.builds(Link, st.floats(0.1, 20_000), st.floats(0, 500))
 
@@ -19,17 +22,28 @@ def test_the_rate_counts_the_headers_that_goodput_leaves_out() -> None:
 
 @given(wan_links)
 def test_the_fifo_of_a_wan_link_holds_a_whole_window_and_a_segment(link: Link) -> None:
-    window_on_the_wire = links.wan_window_bytes(link) * 1514 / 1448
+    window_on_the_wire = window_bytes(link) * 1514 / 1448
     (queue,) = links.Shape.of_wan(link).queues
     assert queue.limit_bytes >= window_on_the_wire + 65_000
 
 
 @given(wan_links)
 def test_a_window_keeps_the_link_full_and_is_one_that_the_header_can_express(link: Link) -> None:
-    window = links.wan_window_bytes(link)
+    window = window_bytes(link)
     assert window >= link.bytes_per_s * link.rtt_ms / 1e3
     units = window // 65_535
     assert window == units * 65_535 and units & (units - 1) == 0
+
+
+def test_hosts_and_queues_have_room_for_a_link_at_its_widest() -> None:
+    pairs = {("a", "b"): Link(100, 20), ("b", "a"): Link(100, 20)}
+    widest = Link(400, 220)
+    plan = NetworkPlan(("a/w0", "b/w0"), Profile("p", "p", ("a", "b"), Link(1000, 0.2), pairs), {("a", "b"): widest})
+    assert [line for line in host_commands(plan, 1, 0) if line.endswith(f"window {window_bytes(widest)}")]
+    assert [line for line in host_commands(plan, 0, 0) if line.endswith(f"window {window_bytes(Link(100, 20))}")]
+    shape = links.Shape.of_wan(plan.wan["a", "b"], plan.widest["a", "b"])
+    assert shape.queues == links.Shape.of_wan(widest).queues
+    assert shape.at(100).wire_bytes_per_s == links.Shape.of_wan(Link(100, 20)).wire_bytes_per_s
 
 
 @given(wan_links)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice, pairwise, takewhile
 from math import inf, log
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_runs import network
 
@@ -259,3 +260,21 @@ def test_what_is_not_in_the_run_is_named(wrong: str, words: str):
 def test_every_kind_says_what_it_is():
     assert set(FAULTS) >= {"cut", "partition", "rate", "delay", "slow", "pause"}
     assert all(kind.__doc__ and kind.target in kind.__struct_fields__ for kind in FAULTS.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(once, again), min_size=1, max_size=5), st.booleans())
+def test_no_link_ever_holds_more_than_the_extremes_say(faults: list[str], traced: bool):
+    trace = Trace("t", (Change(5, "a", "b", 250, 8), Change(9, "a", "b", 50, 90)), period_s=12) if traced else None
+    it = schedule(*faults, trace=trace)
+    for change in (*it.at(0.0), *takewhile(lambda change: change.time_s < 60, it.after(0.0))):
+        if isinstance(change, Change) and change.cut is None and change.pair in PLAN.wan:
+            most = it.extremes[change.pair]
+            assert change.goodput_mbit <= most.goodput_mbit and (change.rtt_ms or 0.0) <= most.rtt_ms
+
+
+def test_a_plan_knows_its_links_as_they_are_and_at_their_widest():
+    plan = replace(PLAN, extremes=schedule("delay a=b ms=100 at 1s", "rate a>b factor=4 at 1s").extremes)
+    assert plan.widest["a", "b"] == Link(400, 220) and plan.widest["b", "a"] == Link(100, 220)
+    assert plan.widest["a", "c"] == plan.wan["a", "c"] and plan.wan["a", "b"] == Link(100, 20)
+    assert plan.scaled(2).widest["a", "b"] == Link(200, 440)

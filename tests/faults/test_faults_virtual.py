@@ -19,7 +19,8 @@ from testbed.record.events import Capacity, Cut, Faulted, Reset, StepDone
 from testbed.record.reader import load
 from testbed.roles.compute import Work
 from testbed.roles.node import Node
-from testbed.wan.tcp import FILLED, LEAST_TIMEOUT_S, OPENED, retry_s
+from testbed.wan.profile import Link
+from testbed.wan.tcp import LEAST_TIMEOUT_S, OPENED, measured_s, retry_s, window_bytes
 
 RTT_S = 0.021  # of the scripted network: WAN 20 ms, LAN 1 ms
 MBYTE = Message("data", 0, [np.zeros(125_000, np.float64)])  # 1 MB: 80 ms at 100 Mbit/s
@@ -45,14 +46,56 @@ def one_way(sent_at_s: float, faults: list[str], patience_s: float = inf) -> flo
     return arrived[0]
 
 
-def test_over_a_link_that_is_cut_nothing_goes_and_then_from_tcps_next_try_on():
+WINDOW = window_bytes(Link(100, 20))  # 524 kB, which is 42 ms of the link
+SRTT_S = measured_s(RTT_S, 12.5e6, WINDOW, 1e6)
+
+
+def test_over_a_link_that_is_cut_a_window_goes_and_the_rest_from_tcps_next_try_on():
     plain_s = one_way(1.0, [])
-    cut_at_s, heal_s = plain_s - 0.05, 5.0  # in the midst of the transfer over the WAN
-    again_s = retry_s(cut_at_s + RTT_S, heal_s, RTT_S)
-    assert heal_s <= again_s <= 2 * heal_s
+    cut_at_s, heal_s = plain_s - 0.08, 5.0  # in the midst of the transfer over the WAN
+    left = 12.5e6 * (0.08 - RTT_S / 2)
+    again_s, timed_out = retry_s(cut_at_s + WINDOW / 12.5e6 + RTT_S, heal_s, SRTT_S)
+    assert heal_s <= again_s <= 2 * heal_s and timed_out
     arrived_s = one_way(1.0, [f"cut a>c at {cut_at_s}s for {heal_s - cut_at_s}s"])
-    # What is left, 494 kB, begins with one segment and doubles: 369 kB in eight round trips, the rest at the link's.
-    assert arrived_s == pytest.approx(again_s + 8 * RTT_S + 0.125e6 / 12.5e6 + RTT_S / 2, abs=1e-3)
+    # What is left, 345 kB, begins with one segment and doubles: 182 kB in seven round trips, the rest in the next.
+    assert 1448 * 127 < left - WINDOW < 1448 * 255
+    rest_s = (left - WINDOW - 1448 * 127) / 12.5e6
+    assert arrived_s == pytest.approx(again_s + 7 * RTT_S + rest_s + RTT_S / 2, abs=1e-3)
+
+
+def test_where_acknowledgements_alone_are_lost_the_window_is_halved_and_does_not_begin_anew():
+    plain_s = one_way(1.0, [])
+    cut_at_s, heal_s = plain_s - 0.08, 5.0
+    left_s = 0.08 - RTT_S / 2 - WINDOW / 12.5e6
+    again_s, _ = retry_s(cut_at_s + RTT_S / 2, heal_s, SRTT_S)  # the last one heard was on its way already
+    arrived_s = one_way(1.0, [f"cut a=c at {cut_at_s}s for {heal_s - cut_at_s}s"])
+    assert arrived_s == pytest.approx(again_s + left_s + RTT_S / 2, abs=1e-3)
+
+
+def test_a_link_that_is_cut_again_and_again_leaves_tcp_an_ever_smaller_window():
+    """Half of it with each loss, and a segment more in each round trip: what Reno does, which emulated hosts use."""
+
+    def took_s(cuts: int) -> float:
+        """The last megabyte's time; the megabytes before, two seconds apart, each met a cut as it was sent."""
+        arrived: list[float] = []
+
+        async def lps(node: Node) -> None:
+            for number in range(cuts + 1):
+                await node.sleep(2.0 * (number + 1) - node.now())
+                await node.send("c/gs", MBYTE)
+
+        async def server(node: Node) -> None:
+            for _ in range(cuts + 1):
+                await node.recv("a/lps")
+                arrived.append(node.now())
+
+        faults = [f"cut a=c at {2.0 * (k + 1) - 0.001}s for 400ms" for k in range(cuts)]
+        play({"a/lps": lps, "c/gs": server}, faults=faults)
+        return arrived[-1] - 2.0 * (cuts + 1)
+
+    times_s = [took_s(cuts) for cuts in range(8)]
+    assert times_s[1] == pytest.approx(times_s[0])  # half of all is as much as the link holds
+    assert times_s[2:] == sorted(times_s[2:]) and times_s[7] > 2 * times_s[0]
 
 
 def test_without_acknowledgements_nothing_goes_either():
@@ -65,18 +108,28 @@ def test_what_was_sent_before_arrives_and_other_links_go_on():
     assert one_way(1.0, ["cut b=c at 0s for 9s", "cut a=b at 0s"]) == plain_s
 
 
-@pytest.mark.parametrize("tries", range(1, 12))
-def test_tcp_tries_again_after_twice_the_time(tries: int):
-    first_s = FILLED * RTT_S + LEAST_TIMEOUT_S
-    expected_s = 2 * FILLED * RTT_S + sum(min(2**k * first_s, 120.0) for k in range(tries))
-    assert retry_s(7.0, 7.0 + expected_s - 1e-6, RTT_S) == pytest.approx(7.0 + expected_s)
-    assert retry_s(7.0, 7.0 + expected_s + 1e-6, RTT_S) > 7.0 + expected_s + 1e-6
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("tries", range(12))
+def test_tcp_tries_again_after_twice_the_time(tries: int, alone: bool):
+    first_s = SRTT_S + LEAST_TIMEOUT_S
+    probe_s = first_s if alone else 2 * SRTT_S
+    expected_s = probe_s + sum(min(2**k * first_s, 120.0) for k in range(tries))
+    assert retry_s(7.0, 7.0 + expected_s - 1e-6, SRTT_S, alone) == (pytest.approx(7.0 + expected_s), tries > 0)
+    again_s, timed_out = retry_s(7.0, 7.0 + expected_s + 1e-6, SRTT_S, alone)
+    assert again_s > 7.0 + expected_s + 1e-6 and timed_out
+
+
+def test_the_round_trip_that_is_measured_is_that_of_the_queue():
+    assert measured_s(0.05, 10e6, 2e6, 100) == pytest.approx(0.05, abs=1e-4)
+    assert measured_s(0.05, 10e6, 2e6, 500e3) == pytest.approx(0.1)  # the last waits for all before
+    assert measured_s(0.05, 10e6, 2e6, 50e6) == pytest.approx(0.2)  # a window
+    assert measured_s(0.05, 10e6, 100e3, 50e6) == pytest.approx(0.05)  # which may be less than the path holds
 
 
 def test_a_connection_in_a_black_hole_waits_as_over_a_cut_link_and_all_others_go_on():
     plain_s = one_way(1.0, [])
     for fault in ("blackhole a/lps=c/gs", "blackhole a/lps>c/gs", "blackhole c/gs>a/lps"):
-        assert one_way(1.0, [f"{fault} at 1.05s for 2s"]) == one_way(1.0, ["cut a=c at 1.05s for 2s"]) > 3.0
+        assert one_way(1.0, [f"{fault} at 1.005s for 2s"]) == one_way(1.0, ["cut a=c at 1.005s for 2s"]) > 3.0
     assert one_way(1.0, ["blackhole b/lps=c/gs at 0s for 9s", "blackhole a/w1=a/lps at 0s for 9s"]) == plain_s
     assert one_way(1.0, ["blackhole a/w0=a/lps at 0s for 3s"]) > 3.0  # inside a region, too
 

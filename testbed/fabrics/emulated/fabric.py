@@ -58,7 +58,7 @@ class EmulatedFabric(ActorFabric):
             self._stamps.mkdir()
             forks = ForkServer(scratch, self._experiment.as_dict())
             self._held.callback(forks.close)
-            self._network = network = EmulatedNetwork(self._experiment.plan, self.dilation)
+            self._network = network = EmulatedNetwork(self._experiment.network_plan, self.dilation)
             assembly.warm_up()
             forks.wait()  # what it does is not to disturb what the gate measures
             self._gate_report = gate(network) if gate is not None else {"skipped": True}

@@ -25,7 +25,7 @@ class Virtual(FabricKind):
         timing_only = experiment.compute.timing_only
         setting.assembly.home = setting.assembly.device  # all roles are in this process
         return VirtualFabric(
-            experiment.plan,
+            experiment.network_plan,
             compute_model(experiment.compute.device),
             setting.assembly.system,
             experiment.run.link_interval_s,

@@ -177,7 +177,7 @@ class VirtualFabric(Fabric):
         def when_stuck() -> float:
             """Where all wait for a link that is cut: when the schedule changes something, but not for ever."""
             stalled = network.outages.stalled
-            patient = stalled and replay.next_s - min(stalled.values()) <= self._patience_s
+            patient = stalled and replay.next_s - min(stall.since_s for stall in stalled.values()) <= self._patience_s
             return replay.next_s if patient else inf
 
         loop = VirtualLoop(self._clock_s, lambda: _who_waits(nodes, network), before_jump, when_stuck)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from testbed.fabrics.virtual.window import Window
@@ -70,6 +71,7 @@ class Connection:
         "arrived_s",
         "delay_s",
         "deliver",
+        "filled",
         "hosts",
         "links",
         "open_s",
@@ -89,6 +91,7 @@ class Connection:
         self.hosts = hosts  # the sender and the receiver
         self.regions = (region_of(hosts[0]), region_of(hosts[1]))
         self.delay_s = 0.0
+        self.filled = inf  # bytes of the last message of more than a segment; a connection that is new is warmed up
         self.open_s = 0.0  # from when on it takes bytes
         self.arrived_s = 0.0  # when the last message sent arrives; a delay that shrinks lets none overtake another
         self.window: Window | None = None

@@ -9,7 +9,8 @@
 3. The last byte arrives the path's one-way delay after it was sent. By default TCP costs nothing more; with the
    options of `wan.tcp` a connection sends in rounds of at most its window (see `Window`).
 4. A link's rate is goodput: what TCP delivers. On the wire every 1448 bytes of it take 1514 bytes.
-5. Over a link that is cut nothing is sent, and afterwards not before TCP's next retransmission (see `outages`).
+5. Over a link that is cut nothing is sent but the window that waits for it already, and afterwards nothing before TCP's
+   next retransmission (see `outages`); then TCP's window has to grow again (see `Window`).
    A connection that is reset sends what had not arrived again, message by message, once a new one is open.
 6. Hosts that do the same at the same moments can be one here (a fold): a flow to or from it counts for as many as it
    has members, and its LAN links, as fast as all of theirs, are one, "region/w0..w9>region"; a flow from a fold to
@@ -30,10 +31,11 @@ from testbed.errors import RunError
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.fair import max_min, reached
 from testbed.fabrics.virtual.flows import Connection, Flow, Link
-from testbed.fabrics.virtual.outages import Outages
+from testbed.fabrics.virtual.outages import Outages, Stall
 from testbed.fabrics.virtual.window import Window
+from testbed.message import SEGMENT_BYTES
 from testbed.wan.plan import NetworkPlan, region_of
-from testbed.wan.tcp import OPENED, Tcp
+from testbed.wan.tcp import OPENED, Tcp, measured_s, window_bytes
 
 QUEUE_MESSAGES = 8
 OVER, ARRIVES, RESUMES, RETRIES, LOST = -1, -2, -3, -4, -5  # in the place of a flow's version
@@ -146,21 +148,30 @@ class Network:
 
         `src` and `dst` are regions, or hosts: then it is the connections between these that lose it.
         """
-        self.outages.cut((src, dst))
+        self.outages.cut((src, dst), now_s)
         for flow in [connection.active for connection in self._connections]:
             if flow is not None and flow in flow.links[0].flows and self._blocked(flow):
                 flow.advance(now_s)
-                self._leave(flow, 0.0)
-                flow.rate = 0.0
-                flow.version += 1  # its end no longer stands
-                self.outages.stalled[flow] = now_s + self._rtt_s(flow.connection)  # the last acknowledgement
+                self._hold(flow)
+
+    def _hold(self, flow: Flow) -> None:
+        """Let what a window holds, which waits for the link already, get through, and no more."""
+        window = float(self._window_bytes(flow.connection))
+        if flow.left <= window:
+            return
+        self._windowed(flow.connection)
+        flow.held += flow.left - window
+        flow.left, flow.rate = window, 0.0
+        flow.version += 1  # its end no longer stands
+        self._changed[flow.links[0]] = None
 
     def heal(self, src: str, dst: str, now_s: float) -> None:
         """End a cut; what has stalled goes on when TCP tries again."""
         self.outages.heal((src, dst))
         for flow in self.outages.stalled:
             if not self._blocked(flow):
-                when_s = self.outages.retry_s(flow, now_s, self._rtt_s(flow.connection))
+                alone = flow.left + flow.held <= SEGMENT_BYTES
+                when_s = self.outages.retry_s(flow, now_s, self._measured_s(flow.connection), alone)
                 self._push(when_s, RETRIES, flow)
 
     def _blocked(self, flow: Flow) -> bool:
@@ -168,13 +179,43 @@ class Network:
 
     def _retry(self, flow: Flow) -> None:
         if flow in self.outages.stalled and not self._blocked(flow):
-            del self.outages.stalled[flow]
-            connection = flow.connection
-            if connection.window is None:
-                connection.window = Window(self._tcp, self._rtt_s(connection))
-            connection.window.restart()
+            stall = self.outages.stalled.pop(flow)
+            # Where only acknowledgements were lost, the timeout was spurious (RFC 5682), and the window is halved only.
+            begins_anew = stall.lost and stall.timed_out
+            self._windowed(flow.connection).lose(begins_anew, 2.0 * self._window_bytes(flow.connection))
             flow.left, flow.held = 0.0, flow.left + flow.held
             self._resume(flow)
+
+    def _windowed(self, connection: Connection) -> Window:
+        if connection.window is None:
+            connection.window = Window(self._tcp, self._rtt_s(connection))
+        return connection.window
+
+    def _window_bytes(self, connection: Connection) -> int:
+        """What is under way on a connection at most: the emulated network's receive window."""
+        return window_bytes(self.plan.widest.get(connection.regions, self.plan.profile.lan))
+
+    def _measured_s(self, connection: Connection) -> float:
+        """The round trip that its TCP has measured."""
+        bytes_per_s = min(link.rate / link.times for link in connection.links)
+        return measured_s(self._rtt_s(connection), bytes_per_s, self._window_bytes(connection), connection.filled)
+
+    def _stall(self, flow: Flow) -> None:
+        """Take down since when `flow`, which now meets a link that is cut, has made no progress.
+
+        Of one under way the last round is acknowledged a round trip after it was sent, and no more of it than had
+        arrived when the way back was cut: then all of it arrives, and TCP hears of that after the outage.
+        """
+        connection, now_s = flow.connection, self._loop.time()
+        since_s, lost = now_s, True
+        if flow.left + flow.held < flow.nbytes:
+            assert connection.window is not None
+            src, dst = connection.regions
+            back_cut_s = self.outages.cut_s(connection.hosts[::-1], connection.regions[::-1])
+            heard_s = back_cut_s + self._delay_s(dst, src)
+            last_s = connection.window.sent_s + self._rtt_s(connection)
+            since_s, lost = min(heard_s, last_s), last_s <= heard_s
+        self.outages.stalled[flow] = Stall(since_s, lost)
 
     def reset(self, one: str, other: str, now_s: float) -> int | None:
         """Reset the connection between two hosts at `now_s`, to which the clock is about to jump.
@@ -261,7 +302,7 @@ class Network:
 
     def _join(self, flow: Flow) -> None:
         if self._blocked(flow):
-            self.outages.stalled[flow] = self._loop.time()
+            self._stall(flow)
             return
         weight = flow.connection.weight
         for link in flow.links:
@@ -288,6 +329,8 @@ class Network:
                 self._resume(flow)
                 return
         flow.version = OVER
+        if flow.nbytes > SEGMENT_BYTES:
+            connection.filled = flow.nbytes if connection.window is None else min(flow.nbytes, connection.window.size)
         connection.arrived_s = max(connection.arrived_s, now_s + connection.delay_s)
         self._push(connection.arrived_s, ARRIVES, flow)
         connection.active = None

@@ -13,24 +13,31 @@ class Window:
 
     Bytes go in rounds of at most the window, as fast as the links let them; a round begins when the first bytes
     of the one before are acknowledged, a round trip after it began, or when it has been sent, if that is later.
-    With slow start, as after a retransmission timeout in any case, the window grows by what a round sent, unless less
-    than half of it was used or the round filled the path for its whole time. With slow start it halves with every
-    retransmission timeout without traffic.
+    With slow start, as after a loss in any case, the window grows by what a round sent, unless less than half of it was
+    used or, where nothing was lost, the round filled the path for its whole time. With slow start it halves with every
+    retransmission timeout without traffic. After a loss slow start ends at half of what the window was, and from there
+    on it grows by a segment a round that uses all of it (Reno, as the emulated network has it; RFC 5681, 3.1).
 
     Parameters
     ----------
     rtt_s : the path's round trip
+
+    Attributes
+    ----------
+    sent_s : when the last that was taken was sent
+    size : in bytes
     """
 
-    __slots__ = ("_began_s", "_forgets", "_grows", "_left", "_limit", "_sent_s", "_size", "rtt_s")
+    __slots__ = ("_began_s", "_forgets", "_grows", "_left", "_limit", "_threshold", "rtt_s", "sent_s", "size")
 
     def __init__(self, tcp: Tcp, rtt_s: float) -> None:
         self.rtt_s = rtt_s
         self._grows = self._forgets = tcp.slow_start
         self._limit = inf if tcp.tcp_window_kb is None else 1e3 * tcp.tcp_window_kb
-        self._size = min(INITIAL_WINDOW_BYTES, self._limit) if self._grows else self._limit
-        self._left = self._size
-        self._began_s = self._sent_s = -inf
+        self.size = min(INITIAL_WINDOW_BYTES, self._limit) if self._grows else self._limit
+        self._threshold = inf
+        self._left = self.size
+        self._began_s = self.sent_s = -inf
 
     @property
     def next_round_s(self) -> float:
@@ -41,31 +48,39 @@ class Window:
         if now_s >= self.next_round_s:
             if self._grows and self._began_s > -inf:
                 self._resize(now_s)
-            self._began_s, self._left = now_s, self._size
+            self._began_s, self._left = now_s, self.size
         taken = min(nbytes, self._left)
         self._left -= taken
         return taken
 
-    def restart(self) -> None:
-        """A retransmission timeout: begin with one segment (RFC 5681, 3.1)."""
-        self._grows, self._size = True, float(SEGMENT_BYTES)
-        self._began_s = self._sent_s = -inf
+    def lose(self, begins_anew: bool, most: float) -> None:
+        """Something that was sent is lost: begin with one segment, or go on with half the window.
+
+        `most`: what a window can have come to that nothing has limited yet.
+        """
+        self._threshold = max(min(self.size, most) / 2, 2.0 * SEGMENT_BYTES)
+        self.size = float(SEGMENT_BYTES) if begins_anew else self._threshold
+        self._grows = True
+        self._began_s = self.sent_s = -inf
 
     def begin(self) -> None:
         """A connection that is new, whatever a warmed-up one costs: slow start from ten segments (RFC 6928)."""
-        self._grows, self._size = True, min(INITIAL_WINDOW_BYTES, self._limit)
+        self._grows, self.size, self._threshold = True, min(INITIAL_WINDOW_BYTES, self._limit), inf
 
     def sent(self, now_s: float) -> None:
         """What was taken has been sent."""
-        self._sent_s = now_s
+        self.sent_s = now_s
 
     def _resize(self, now_s: float) -> None:
-        used = self._size - self._left
-        if 2 * used > self._size and self._sent_s < self.next_round_s:
-            self._size = min(self._size + used, self._limit)
+        used = self.size - self._left
+        if self.size >= self._threshold:
+            self.size += SEGMENT_BYTES if not self._left else 0
+        elif 2 * used > self.size and (self.sent_s < self.next_round_s or self._threshold < inf):
+            self.size = min(self.size + used, self._threshold)
+        self.size = min(self.size, self._limit)
         if not self._forgets:
             return
-        timeouts = (now_s - self._sent_s) / (self.rtt_s + LEAST_TIMEOUT_S)
+        timeouts = (now_s - self.sent_s) / (self.rtt_s + LEAST_TIMEOUT_S)
         if timeouts >= 1:
             least = min(INITIAL_WINDOW_BYTES, self._limit)
-            self._size = max(least, self._size * 0.5 ** min(timeouts // 1, 64))
+            self.size = max(least, self.size * 0.5 ** min(timeouts // 1, 64))
