@@ -156,18 +156,24 @@ reference-faults: setup-dev  ## five systems under eight faults, into results/re
 	cd build/reference-faults/faults/*/ && cp series.json summary.csv summary.md series.png $(CURDIR)/results/reference/faults/
 
 # Two systems that wait, each with its tolerant twin, and half the steps: all faults are over by then.
-ON_BOTH := faults --seeds 0 --quiet --systems terngrad,terngrad-tolerant,diloco,diloco-tolerant \
+ON_BOTH := --seeds 0 --quiet --systems terngrad,terngrad-tolerant,diloco,diloco-tolerant \
            --set training.steps=60 --set run.checkpoint_steps=60 --set run.probe_steps=0
 
-# $(call on,FABRIC): play that into its folder, or go on with what is there.
-on = if test -d build/reference-faults-on-both/$(1)/faults; then \
-         $(TESTBED) run --resume build/reference-faults-on-both/$(1)/faults/* --quiet; \
-     else $(TESTBED) run $(ON_BOTH) --fabric $(1) --out build/reference-faults-on-both/$(1); fi
+# $(call on,FOLDER,FABRIC,EXPERIMENT): play that into its folder, or go on with what is there.
+BOTH := build/reference-faults-on-both
+on = if test -d $(BOTH)/$(1)/faults; then \
+         $(TESTBED) run --resume $(BOTH)/$(1)/faults/* --quiet; \
+     else $(TESTBED) run $(3) $(ON_BOTH) --fabric $(2) --out $(BOTH)/$(1); fi
+# The same with all faults so much later.
+SHIFTS := 1.90 1.95 2.05 2.10
+shifted = mkdir -p $(BOTH)/$(1)-s && sed 's/ at 2s/ at $(1)s/' experiments/faults.toml > $(BOTH)/$(1)-s/faults.toml && \
+          $(call on,$(1)-s,virtual,$(BOTH)/$(1)-s/faults.toml)
 
 reference-faults-emulated: setup-dev  ## a part of that on both fabrics, into results/reference/faults-emulated; half an hour of an idle machine
-	$(call on,mininet)
-	$(call on,virtual)
-	$(BIN)/python -P benchmarks/faults_on_both.py build/reference-faults-on-both/virtual/faults/* build/reference-faults-on-both/mininet/faults/*
+	$(call on,mininet,mininet,faults)
+	$(call on,virtual,virtual,faults)
+	$(foreach shift,$(SHIFTS),$(call shifted,$(shift)) &&) true
+	$(BIN)/python -P benchmarks/faults_on_both.py $(BOTH)/virtual/faults/* $(BOTH)/mininet/faults/* --shifted $(SHIFTS:%=$(BOTH)/%-s/faults/*)
 
 # Some 25 runs a workload and seed, and a timing-only one of each other system in each of the 15 cells.
 reference-own: setup-dev  ## our own system beside the best other, 5 networks x 3 devices x 2 workloads, into results/reference/own: a night; goes on where it was stopped
