@@ -30,7 +30,7 @@ FAULTS = {
     "worker": ["pause b/w1 at 1s for 2s"],
     "LPS": ["pause c/lps at 1s for 1.5s"],
     "two": ["pause b/w0 at 1s for 2s", "partition c at 1.5s for 1s"],
-    "again and again": ["partition c at 0.5s for 1s every 2s"],
+    "again and again": ["partition c at 0.5s for 1s every 3s"],
     "at random": ["cut a=b mtbf 1s mttr 800ms seed=1", "pause */w1 mtbf 3s mttr 1s seed=2"],
     "killed worker": ["kill b/w1 at 0.7s for 700ms"],
     "fresh worker": ["kill b/w1 restart=fresh at 1s for 1s"],
