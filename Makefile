@@ -25,7 +25,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
           $(if $(FAULT),--fault "$(FAULT)")
 
-.PHONY: gpu reference-gpu-counts reference-own reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-papers reference-codecs docs wheel clean
+.PHONY: gpu reference-gpu-counts reference-own reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -179,8 +179,11 @@ reference-faults-emulated: setup-dev  ## a part of that on both fabrics, into re
 reference-own: setup-dev  ## our own system beside the best other, 5 networks x 3 devices x 2 workloads, into results/reference/own: a night; goes on where it was stopped
 	$(BIN)/python -P benchmarks/own_grid.py --out results/reference/own
 
-reference-tuned: setup-dev  ## the same, each system tuned alike first, into results/reference/systems-tuned: hours, goes on as well
-	$(TESTBED) tune systems --trials 8 --seeds 100 --out build/tune-systems --to experiments/systems-tuned.toml
+# What each trial came to is kept as it ends, so that another machine can go on.
+reference-tuning: setup-dev  ## the search of each system's settings, into experiments/systems-tuned.toml: an hour or two, goes on as well
+	$(TESTBED) tune systems --trials 8 --seeds 100 --out results/reference/systems-tuned/search --to experiments/systems-tuned.toml
+
+reference-tuned: reference-tuning  ## all systems with what was found, into results/reference/systems-tuned: hours, goes on as well
 	$(call begin,systems-tuned,build/reference-tuned)
 	$(call keep,build/reference-tuned/systems-tuned,systems-tuned)
 

@@ -12,8 +12,9 @@ from testbed.errors import InputError
 EPILOG = """\
 Every system of the experiment gets the same number of trials. The first is the experiment as it stands; the others are
 proposed by Optuna's TPE sampler, which searches the learning rate, the momentum and the system's own main knob. What
-counts is the time to the experiment's target, on the virtual fabric. The trials are kept: what is stopped goes on
-where it was, with the same command.
+counts is the time to the experiment's target, on the virtual fabric; a trial that has taken as long as the best one
+before it ends there. The trials are kept, a file (trials.jsonl) for each system and a picture of all: what is stopped
+goes on where it was, with the same command.
 examples:
   testbed tune systems --trials 8 --to systems-tuned.toml
   testbed tune cifarnet --systems baseline,weightgrad --set training.steps=100 --seeds 100,101
@@ -40,7 +41,11 @@ def _tune(options: argparse.Namespace) -> int:
     from testbed.files import write_whole
     from testbed.harness import cluster as machines
     from testbed.harness import tune
+    from testbed.record.info import MetricInfo
+    from testbed.report.numbers.asked import Target
     from testbed.report.numbers.tables import markdown_table
+    from testbed.report.pictures import search
+    from testbed.report.pictures.style import save
 
     experiment = one(options)
     kind, _ = choose(virtual(), [experiment])
@@ -63,5 +68,7 @@ def _tune(options: argparse.Namespace) -> int:
         [name, trials[0].said, tune.best(trials).said, str(tune.best(trials).options)] for name, trials in found.items()
     ]
     print(markdown_table(["system", "as it stood", "tuned", "with"], cells))
-    print(f"written: {to}")
+    picture = folder / "search.png"
+    save(search.draw(tune.frame(found), str(Target.asked(experiment.target, MetricInfo()))), picture)
+    print(f"written: {to}\npicture: {picture}")
     return 0

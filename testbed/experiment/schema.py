@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Asked = Annotated[float, msgspec.Meta(gt=0, le=1e7)] | msgspec.UnsetType
 Dilation = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 Interval = Annotated[float, msgspec.Meta(ge=1e-3, le=1e9)]  # seconds; records grow with their number
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Patience = Annotated[float, msgspec.Meta(gt=0, le=1e7)]  # seconds, 115 days: a timer cannot be set to much more
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Part = Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -153,6 +154,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probe_images : test images that takes, and as many training images
     stop_at_target : a system's run ends when a probe has shown that its target is reached, or that its loss is no
         number: at once on the virtual fabric, and then its last checkpoint is of before; else at the next checkpoint
+    stop_after_s : a system's run ends as soon, in the same way, when so many seconds of its clock are over
     link_interval_s : bytes per link are recorded this often (at least every 10,000 s), inside the regions of virtual
         runs of over 64 hosts less
     timeline_steps : of so many steps, the first, each computation and each message is recorded (`testbed timeline`)
@@ -169,10 +171,17 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probe_steps: Annotated[int, msgspec.Meta(ge=0)] = 10
     probe_images: Count = 500
     stop_at_target: bool = False
+    stop_after_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )  # unset: no key of `as_dict`, which records hold
     link_interval_s: Interval = 1.0
     timeline_steps: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3
     patience_s: Patience = 300.0
     gate: bool = True
+
+    def is_over(self, time_s: float) -> bool:
+        """Whether a system's run has had the time that it was given."""
+        return not isinstance(self.stop_after_s, msgspec.UnsetType) and time_s >= self.stop_after_s
 
 
 class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -140,7 +140,9 @@ class Play:
             if self.experiment.compute.timing_only:  # there is nothing to keep or to test
                 continue
             checkpoint.write(self.folder, self.clock, self.fabric.save, self._evaluate)
-            if self._probed_enough:  # by processes of their own, which hand their probes in when they save
+            if self._probed_enough or self.experiment.run.is_over(
+                clock_s
+            ):  # probes of processes are handed in when these save
                 break
 
     def _is_enough(self) -> bool:
@@ -167,7 +169,8 @@ class Play:
         name = reported(models, Target.of(self.facts).model)
         result, train_loss = self.assembly.probe(models[name])
         self._record(self._evaluated(name, result, time_s=time_s, step=step, probe=True, train_loss=train_loss))
-        self._probed_enough = self.experiment.run.stop_at_target and self._is_enough()
+        ended = self.experiment.run.stop_at_target and self._is_enough()
+        self._probed_enough = ended or self.experiment.run.is_over(time_s)
         return self._probed_enough
 
     def _evaluated(self, model: str, result: Evaluation, **more: Any) -> Evaluated:

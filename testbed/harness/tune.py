@@ -3,10 +3,12 @@
 Every system gets as many trials, on the same network and seeds, which must not be those that are reported. The first
 trial is the experiment as it stands; the others are proposed by Optuna's TPE sampler with a fixed seed. What is made
 small is what the experiment compares: the time to its target, on the run's clock. A trial that misses the target
-counts as longer than any that reaches it, by how far it misses.
+counts as longer than any that reaches it, by how far it misses. A trial that has taken as long as the best one before
+it cannot win any more, and ends there.
 
 Each system is searched in turn of its own trials, so the result does not depend on how many systems are searched at
-once. The trials of a folder that are done are not done again.
+once. What each trial came to stands in one file of its system, `trials.jsonl`; what stands there is not done again, on
+another machine neither.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from statistics import fmean
 from typing import Any
 
 import msgspec
+import pandas as pd
 
 from testbed.errors import InputError
 from testbed.experiment.load import from_dict
@@ -38,7 +41,7 @@ from testbed.workloads.optimizer import SGD
 
 SPAN = 16.0  # the rate is searched from this much below the experiment's to this much above it
 SAMPLER_SEED = 0
-TRIAL_FILE, ASKED_FILE = "trial.json", "asked.json"
+TRIALS_FILE, ASKED_FILE = "trials.jsonl", "asked.json"
 PROBES = 20  # of a trial, at each of which it ends if it has reached its target, where the experiment has no probes
 NEVER = 1e9  # the score of a trial that came to nothing
 
@@ -109,11 +112,20 @@ def _claim(folder: Path, experiment: Experiment, budget: Budget) -> None:
 
 
 def outcomes(folder: Path) -> list[Outcome]:
-    """The trials of one system that are done, in order."""
-    found: list[Outcome] = []
-    while (path := folder / f"trial-{len(found)}" / TRIAL_FILE).is_file():
-        found.append(info_file.read_facts(path, Outcome))
-    return found
+    """The trials of one system that are done, in order.
+
+    Raises
+    ------
+    InputError
+        Their file is not as this program writes it.
+    """
+    path = folder / TRIALS_FILE
+    if not path.is_file():
+        return []
+    try:
+        return msgspec.json.Decoder(Outcome).decode_lines(path.read_bytes())
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path}: {error}; delete it to search again") from None
 
 
 def best(found: Sequence[Outcome]) -> Outcome:
@@ -135,9 +147,11 @@ def _tune_one(folder: Path, data: dict[str, Any], fabric: str, budget: Budget, s
     done = outcomes(folder)
     for number in range(budget.trials):
         trial = study.ask(space)
-        play = partial(_play, experiment, fabric, budget.seeds, folder / f"trial-{number}", system)
-        outcome = done[number] if number < len(done) else play(dict(trial.params))
-        study.tell(trial, outcome.score)
+        if number == len(done):
+            tried = attempt(experiment, system, dict(trial.params), budget.seeds, done)
+            done.append(_play(tried, fabric, folder / f"trial-{number}", system, trial.params))
+            write_whole(folder / TRIALS_FILE, msgspec.json.Encoder().encode_lines(done))
+        study.tell(trial, done[number].score)
 
 
 def knobs(experiment: Experiment, system: str) -> dict[str, Knob]:
@@ -168,41 +182,42 @@ def _distribution(knob: Knob) -> Any:
     return FloatDistribution(knob.low, knob.high, log=True)
 
 
-def _play(
-    experiment: Experiment, fabric: str, seeds: tuple[int, ...], folder: Path, system: str, values: dict[str, Any]
-) -> Outcome:
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they are tried and written down, to three digits."""
+    return {name: float(f"{value:.3g}") if isinstance(value, float) else value for name, value in values.items()}
+
+
+def _play(tried: Experiment, fabric: str, folder: Path, system: str, values: Mapping[str, Any]) -> Outcome:
     """Play one trial and tell what came of it."""
-    options = {name: float(f"{value:.3g}") if isinstance(value, float) else value for name, value in values.items()}
-    tried = from_dict(_with(experiment, system, options, seeds), "the experiment")
     if not (folder / info_file.FILE_NAME).is_file():
         folder.mkdir(parents=True, exist_ok=True)
         session.prepare(tried, session.Request(target=system, fabric=fabric, folder=folder, command=("tune",)))
     with held(folder):
         session.ready(folder, jobs=1)()
-    outcome = _outcome(tried, folder, options)
-    info_file.write_facts(folder / TRIAL_FILE, outcome)
-    return outcome
+    return _outcome(tried, folder, _rounded(values))
 
 
-def _with(experiment: Experiment, system: str, options: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
+def attempt(
+    experiment: Experiment, system: str, values: Mapping[str, Any], seeds: Sequence[int], before: Sequence[Outcome]
+) -> Experiment:
     """The experiment of a trial: one system, only what its target needs is tested.
 
     Nothing is saved on the way: at a checkpoint all stand still, which costs most where it is sent while computing.
+    It ends once its mean over the seeds can only be above the best that the trials before it have reached.
     """
     data, steps = experiment.as_dict(), experiment.training.steps
     own = data["systems"][system]
-    return {
-        **data,
-        "systems": {system: {**own, **options}},
-        "run": {
-            **data["run"],
-            "seeds": list(seeds),
-            "checkpoint_steps": steps,
-            "probe_steps": experiment.run.probe_steps or max(1, steps // PROBES),
-            "eval_images": experiment.run.probe_images,
-            "stop_at_target": True,
-        },
+    run = {
+        **data["run"],
+        "seeds": list(seeds),
+        "checkpoint_steps": steps,
+        "probe_steps": experiment.run.probe_steps or max(1, steps // PROBES),
+        "eval_images": experiment.run.probe_images,
+        "stop_at_target": True,
     }
+    if reached := [each.score for each in before if each.reached]:
+        run["stop_after_s"] = min(reached) * len(seeds)
+    return from_dict({**data, "systems": {system: {**own, **_rounded(values)}}, "run": run}, "the experiment")
 
 
 def _outcome(experiment: Experiment, folder: Path, options: dict[str, Any]) -> Outcome:
@@ -250,3 +265,13 @@ def tuned(experiment: Experiment, found: Mapping[str, Sequence[Outcome]], budget
         "",
     ]
     return "\n".join(lines) + tomli_w.dumps({**data, "systems": systems})
+
+
+def frame(found: Mapping[str, Sequence[Outcome]]) -> pd.DataFrame:
+    """All trials in a table: system, trial (from 0), rate, score (s), reached (whether the target was)."""
+    rows = [
+        {"system": system, "trial": number, "rate": each.options["rate"], "score": each.score, "reached": each.reached}
+        for system, trials in found.items()
+        for number, each in enumerate(trials)
+    ]
+    return pd.DataFrame(rows)

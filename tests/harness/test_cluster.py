@@ -261,7 +261,7 @@ def test_settings_are_searched_there_as_at_home(folder: Path, ray: Any) -> None:
         done = subprocess.run([*TESTBED[:-1], "tune", *words, *where], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
     assert (folder / "ray.toml").read_text() == (folder / "jobs.toml").read_text()
-    for trial in (folder / "jobs").rglob("trial.json"):
+    for trial in (folder / "jobs").rglob("trials.jsonl"):
         assert (folder / "ray" / trial.relative_to(folder / "jobs")).read_bytes() == trial.read_bytes()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ def test_a_trial_takes_as_long_to_its_target_as_the_run_that_is_reported(small_d
     training = {"steps": 80, "batch_size": 16, "schedule": {"kind": "constant", "rate": 0.1}}
     it = small(systems={"concord": {}}, run=runs, training=training)
     options = tune.standing(it, "concord")
-    tried = tune._play(it, "virtual", (100,), tmp_path / "trial", "concord", options)
+    trying = tune.attempt(it, "concord", options, (100,), before=[])
+    tried = tune._play(trying, "virtual", tmp_path / "trial", "concord", options)
     reported = msgspec.structs.replace(it.run, seeds=[100])
     whole = load_run(start(msgspec.structs.replace(it, run=reported), tmp_path / "whole"))
     trial = load_run(tmp_path / "trial")
@@ -70,16 +72,41 @@ def test_a_trial_takes_as_long_to_its_target_as_the_run_that_is_reported(small_d
     assert ended.steps["loss"].tolist() == went_on.steps["loss"].tolist()[:steps]
 
 
+@pytest.mark.slow
+def test_a_trial_ends_when_it_can_only_be_slower_than_the_best_before_it(small_data: None, tmp_path: Path) -> None:
+    it = small(systems={"baseline": {}}, training={"steps": 40, "batch_size": 16})
+    options = {"rate": 1e-6, "momentum": 0.0}  # never gets there
+    whole = tune._play(
+        tune.attempt(it, "baseline", options, (100,), []), "virtual", tmp_path / "a", "baseline", options
+    )
+    [result] = load_run(tmp_path / "a").results
+    best = Outcome({"rate": 0.1}, float(result.steps["time_s"].iloc[9]), True, "")
+    missed = Outcome({"rate": 0.1}, best.score / 2, False, "")  # limits nothing: it reached nothing
+    trying = tune.attempt(it, "baseline", options, (100,), [missed, best])
+    tried = tune._play(trying, "virtual", tmp_path / "b", "baseline", options)
+    [stopped] = load_run(tmp_path / "b").results
+    assert len(result.steps) == 40 and len(stopped.steps) == 10
+    assert best.score <= tried.score < whole.score and not tried.reached
+    assert tune.attempt(it, "baseline", options, (100, 101), [best]).run.stop_after_s == 2 * best.score
+
+
+def test_damaged_trials_are_named(tmp_path: Path) -> None:
+    (tmp_path / tune.TRIALS_FILE).write_text('{"options": {"rate": 0.1}, "score": "long"}\n')
+    with pytest.raises(InputError, match=r"trials\.jsonl: .*score.*; delete it to search again"):
+        tune.outcomes(tmp_path)
+
+
 @pytest.mark.full
 @pytest.mark.slow
 def test_it_repeats_with_any_number_of_jobs_and_goes_on_where_it_was(small_data: None, tmp_path: Path) -> None:
     one = tune.tune(small(), "virtual", BUDGET, tmp_path / "one", jobs=1)
     half = Budget(trials=2, seeds=BUDGET.seeds)
     tune.tune(small(), "virtual", half, tmp_path / "two", jobs=2)
-    kept = (tmp_path / "two" / "gaia" / "trial-1" / tune.TRIAL_FILE).stat().st_mtime_ns
+    for trial in (tmp_path / "two" / "gaia").glob("trial-*/"):  # their file alone tells: another machine has no more
+        shutil.rmtree(trial)
     two = tune.tune(small(), "virtual", BUDGET, tmp_path / "two", jobs=2)
     assert two == one
-    assert (tmp_path / "two" / "gaia" / "trial-1" / tune.TRIAL_FILE).stat().st_mtime_ns == kept
+    assert [trial.name for trial in (tmp_path / "two" / "gaia").glob("trial-*/")] == ["trial-2"]
 
 
 def test_what_is_reported_is_not_tuned_on(tmp_path: Path) -> None:
