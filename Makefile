@@ -41,7 +41,7 @@ $(VENV)/.ready: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -P -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/python -P -m pip install --quiet --disable-pip-version-check -e '.[emulation]'
-	$(BIN)/python -P -c "import testbed.systems, testbed.codecs; testbed.codecs.warm_up()"  # compiles the kernels, once
+	$(BIN)/python -P -c "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); import testbed.systems, testbed.codecs; testbed.codecs.warm_up()"  # compiles the kernels, once
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
