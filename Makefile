@@ -110,11 +110,11 @@ bench: setup  ## codecs against a copy, messages a second of the virtual fabric;
 
 # $(call keep,FOLDER OF RUNS,NAME): what a reader wants of the run in it, in results/reference/NAME.
 define keep
-	$(TESTBED) plot $(1)/* >/dev/null
-	$(TESTBED) report $(1)/*
+	$(TESTBED) plot $(1)/*/ >/dev/null
+	$(TESTBED) report $(1)/*/
 	mkdir -p results/reference/$(2)
 	cd $(1)/*/ && cp run.json summary.csv summary.md *.png report.html $(CURDIR)/results/reference/$(2)/
-	$(TESTBED) compare $(1)/* --markdown results/reference/$(2)/compare.md >/dev/null
+	$(TESTBED) compare $(1)/*/ --markdown results/reference/$(2)/compare.md >/dev/null
 endef
 
 # A bound that the network misses is part of the record, and no reason to stop.
@@ -137,7 +137,7 @@ reference-reports: setup-dev  ## the reports of `make reference` and `reference-
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 # $(call begin,EXPERIMENT,FOLDER): run it into the folder, or go on with the run that is there.
-begin = if test -d $(2)/$(1); then $(TESTBED) run --resume $(2)/$(1)/* --quiet; else $(TESTBED) run $(1) --out $(2) --quiet; fi
+begin = if test -d $(2)/$(1); then $(TESTBED) run --resume $(2)/$(1)/*/ --quiet; else $(TESTBED) run $(1) --out $(2) --quiet; fi
 
 reference-systems: setup-dev  ## every system, 200 steps, 3 seeds, into results/reference/systems: hours; goes on where it was stopped
 	$(call begin,systems,build/reference-systems)
@@ -187,9 +187,10 @@ reference-tuned: reference-tuning  ## all systems with what was found, into resu
 	$(call begin,systems-tuned,build/reference-tuned)
 	$(call keep,build/reference-tuned/systems-tuned,systems-tuned)
 
+# Its records are kept, too, but for models and checkpoints: plays that are done are not played again on another machine.
 reference-long: setup-dev  ## cifarnet-long, into results/reference/cifarnet-long: many hours, goes on as well
-	$(call begin,cifarnet-long,build/reference-long)
-	$(call keep,build/reference-long/cifarnet-long,cifarnet-long)
+	$(call begin,cifarnet-long,results/reference)
+	$(call keep,results/reference/cifarnet-long,cifarnet-long)
 
 reference-gpt: setup-dev  ## the language model, into results/reference/gpt: ten minutes
 	rm -rf build/reference-gpt
