@@ -8,9 +8,9 @@ Figures 3, 5 and 7 are drawn from the kept series of `experiments/threshold-nin.
 paper's tables 1 to 3: accuracy and bytes are set against the baseline's of the same place. For figures 4, 6 and 8 that
 experiment is played once more at the figures' thresholds, or what was recorded is read. A record says how long each
 buffer of a worker's messages is; a value of `wgt` has three bytes in the last of them, one of `bgt` and `qgt` a bit
-among the signs, so that up to seven values too many are counted there. The paper prints the figures without numbers:
-what stands beside ours is the mean share that follows from the bytes in its tables. Writes threshold-figures.csv (by
-step), .md and .png.
+among the signs, so that up to seven values too many are counted there. The lines of the paper's figures are not in its
+text: what stands beside ours is the mean share that follows from the bytes in its tables. Writes
+threshold-figures.csv (by step), .md and .png.
 """
 
 from __future__ import annotations
