@@ -25,7 +25,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
           $(if $(FAULT),--fault "$(FAULT)")
 
-.PHONY: gpu reference-gpu-counts reference-own reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-papers reference-codecs docs wheel clean
+.PHONY: gpu reference-gpu-counts reference-own reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -238,13 +238,27 @@ reference-terngrad-scaling: setup-dev  ## TernGrad's figure 5, 4 to 512 GPUs, in
 	$(BIN)/python benchmarks/terngrad_scaling.py --out results/reference/terngrad-scaling
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
-PAPERS := threshold-nin lenet-terngrad cifarnet-terngrad mqgrad-12 mqgrad-18 isgq vggnet alexnet alexnet-imagenet
+reference-terngrad-histograms: setup-dev  ## TernGrad's figure 2, gradients before and after coding, into results/reference/terngrad-histograms: three minutes
+	$(BIN)/python -P benchmarks/terngrad_histograms.py --out results/reference/terngrad-histograms
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
-reference-papers: setup-dev  ## the papers' other experiments at their default scale, into results/reference/papers: 80 minutes, or PAPERS=isgq; goes on where it was stopped
+# Its figures 3, 5 and 7 are drawn from what `make reference-papers PAPERS=threshold-nin` kept.
+reference-threshold-figures: setup-dev  ## thresholded gradients' figures 3 to 8, into results/reference/threshold-figures: five minutes; goes on where it was stopped
+	$(BIN)/python -P benchmarks/threshold_figures.py --out results/reference/threshold-figures
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+
+PAPERS := threshold-nin lenet-terngrad lenet-terngrad-vanilla cifarnet-terngrad mqgrad-12 mqgrad-18 isgq vggnet alexnet alexnet-imagenet
+
+reference-papers: setup-dev  ## the papers' other experiments at their default scale, into results/reference/papers: 90 minutes, or PAPERS=isgq; goes on where it was stopped
 	set -e; for target in $(PAPERS); do \
-	    $(call begin,$$target,build/reference-papers); \
+	    case $$target in \
+	        lenet-terngrad-vanilla) file=lenet-terngrad; scale="--scale vanilla"; out=build/reference-papers/vanilla;; \
+	        *) file=$$target; scale=; out=build/reference-papers;; \
+	    esac; \
+	    if test -d $$out/$$file; then $(TESTBED) run --resume $$out/$$file/*/ --quiet; \
+	    else $(TESTBED) run $$file $$scale --out $$out --quiet; fi; \
 	    mkdir -p results/reference/papers/$$target; \
-	    (cd build/reference-papers/$$target/* && cp summary.* *.png $(CURDIR)/results/reference/papers/$$target/); \
+	    (cd $$out/$$file/*/ && cp summary.* *.png $(CURDIR)/results/reference/papers/$$target/); \
 	done
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 

@@ -16,6 +16,8 @@ from testbed.harness.gpu import needed
 from testbed.report.numbers import columns
 from testbed.report.numbers.summary import BASELINE
 from testbed.report.numbers.tables import markdown_table, rows
+from testbed.workloads.models.base import of, parameter_count
+from testbed.workloads.models.known import known_of
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "results" / "reference"
@@ -118,6 +120,55 @@ def test_throughputs_are_those_that_the_code_plays() -> None:
     found = runpy.run_path(str(ROOT / "benchmarks" / "terngrad_scaling.py"))
     kept = (REFERENCE / "terngrad-scaling" / "terngrad-scaling.md").read_text()
     assert kept == found["markdown"](found["throughputs"]())
+
+
+def test_tables_of_the_papers_figures_are_made_of_their_numbers() -> None:
+    for name in ("terngrad-histograms", "threshold-figures"):
+        found = runpy.run_path(str(ROOT / "benchmarks" / f"{name.replace('-', '_')}.py"), run_name="imported")
+        frame = pd.read_csv(REFERENCE / name / f"{name}.csv")
+        beside = []
+        if name == "threshold-figures":
+            frame = frame.set_index("step")
+            beside = [found["kept_points"](REFERENCE / "papers" / "threshold-nin"), found["paper_points"]()]
+        assert (REFERENCE / name / f"{name}.md").read_text() == found["markdown"](frame, *beside)
+
+
+def test_what_is_said_of_model_sizes_is_their_size() -> None:
+    row = next(
+        line for line in (DOCS / "papers.md").read_text().splitlines() if line.startswith("| table 1 | parameters")
+    )
+    said = {name: float(size) for name, size in re.findall(r"`([\w-]+)` ([\d.]+) M", row)}
+    assert len(said) == 4
+    for name, millions in said.items():
+        model = of(name)
+        known = known_of(model)
+        count = parameter_count(model, 1000) if known is None else known.parameters
+        assert round(count / 1e6, 1) == millions, name
+
+
+def test_what_is_said_of_histograms_is_in_their_numbers() -> None:
+    text = " ".join((DOCS / "papers.md").read_text().split())
+    frame = pd.read_csv(REFERENCE / "terngrad-histograms" / "terngrad-histograms.csv")
+    low, high = (frame.groupby("layer").agg(how) for how in ("min", "max"))
+    cut = frame["scale_cut"]
+    assert f"the scale {cut.min():.1f} to {cut.max():.1f} times smaller" in text
+    for layer, words in {
+        "conv2.weight": "{:.0f} to {:.0f} % and turns it by {:.0f}° to {:.0f}°",
+        "local3.weight": "{:.0f} to {:.0f} % and {:.0f}° to {:.0f}°",
+    }.items():
+        ends = [(100 * each.loc[layer, "shorter"], each.loc[layer, "turned_degrees"]) for each in (low, high)]
+        assert words.format(ends[0][0], ends[1][0], ends[0][1], ends[1][1]) in text
+    zeros = [100 * each.loc["local3.weight", key] for key in ("zeros", "zeros_unclipped") for each in (low, high)]
+    assert "{:.0f} to {:.0f} % of the layer's trits zero instead of {:.0f} to {:.0f} %".format(*zeros) in text
+
+
+def test_what_is_said_of_shares_is_in_their_numbers() -> None:
+    text = " ".join((DOCS / "papers.md").read_text().split())
+    shares = 100 * pd.read_csv(REFERENCE / "threshold-figures" / "threshold-figures.csv").set_index("step")
+    first, later = shares.iloc[0], shares.iloc[[39, 79]]
+    assert f"from {first['wgt']:.2f} % to {later['wgt'].iloc[0]:.1f} % by step 40" in text
+    assert f"from {first['bgt']:.2f} % to {later['bgt'].iloc[1]:.2f} % by step 80" in text
+    assert f"within {(shares['bgt'] - shares['qgt']).abs().max():.3f} points of BGT's" in text
 
 
 def test_what_is_said_of_terngrads_throughputs_is_in_them() -> None:
