@@ -298,6 +298,11 @@ def points(found: Mapping[tuple[str, str, float], Sequence[float]]) -> pd.DataFr
     return pd.DataFrame(rows, columns=POINTS)
 
 
+def read(file: Path) -> pd.DataFrame:
+    """The points of a file, as tables and the picture are made of them."""
+    return pd.read_csv(file, dtype={"figure": str})
+
+
 def label(series: str) -> str:
     return LABELS.get(series) or (series if series in SIGNALS else look(series).label)
 
@@ -413,10 +418,11 @@ def main() -> None:
     options = parser.parse_args()
     seeds = tuple(int(seed) for seed in options.seeds.split(","))
     plan, file = Plan(options.steps, options.final_steps, seeds, options.records), options.out / f"{NAME}.csv"
-    kept = pd.read_csv(file, dtype={"figure": str}) if file.is_file() else pd.DataFrame(columns=POINTS)
+    kept = read(file) if file.is_file() else pd.DataFrame(columns=POINTS)
     frame = renewed(kept, plan, [part for part in options.only.split(",") if part])
     options.out.mkdir(parents=True, exist_ok=True)
     frame.to_csv(file, index=False, float_format="%.6g")
+    frame = read(file)
     (options.out / f"{NAME}.md").write_text(markdown(frame))
     save(draw(frame), options.out / f"{NAME}.png")
     print(markdown(frame), end="")

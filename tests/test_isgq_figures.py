@@ -9,7 +9,6 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -56,7 +55,7 @@ def test_what_a_message_brings_is_the_product_of_the_decoded_factors() -> None:
 
 def test_tables_are_those_of_the_points() -> None:
     kept = ROOT / "results" / "reference" / "isgq-figures"
-    frame = pd.read_csv(kept / "isgq-figures.csv", dtype={"figure": str})
+    frame = FIGURES["read"](kept / "isgq-figures.csv")
     assert (kept / "isgq-figures.md").read_text() == FIGURES["markdown"](frame)
 
 
