@@ -10,8 +10,8 @@
 4. Accuracy at the end by the number of workers.
 
 Figures 1 and 4 are simulated runs; those in `--records` are gone on with and not played again. Figures 2 and 3 code
-batches that training has not seen, with the codecs of the systems. Writes isgq-figures.csv, a row for each point with
-its mean and standard deviation, and from it isgq-figures.md and .png; with `--only` the other figures' points stay.
+further batches of the training images, with the codecs of the systems. Writes isgq-figures.csv, a row for each point
+with its mean and standard deviation, and from it isgq-figures.md and .png; with `--only` other points stay.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BATCH, RATE = 128, 0.01  # images a worker; both are the paper's
 LAYER = 1  # of the linear ones: 1000-300, between the first hidden layer and the second
 STAGES = (0.0, 0.4, 0.6, 0.8)  # accuracies at which signals are looked at; 0: before training
 STAGE, STAGE_IMAGES, MOST_STEPS = 0.4, 1000, 2000  # figures 2b, 2c and 3; test images that tell a stage; patience
-BATCHES, UNSEEN = 10, 1_000_000  # a seed's batches that a figure is the mean of; the number of the first
+BATCHES, FURTHER = 10, 1_000_000  # a seed's batches that a figure is the mean of; the number of the first
 LEVELS = (2, 3, 4, 6, 8, 12, 16)
 FACTOR_LEVELS, DITHER_LEVELS = (2, 4, 8, 16), (1, 2, 4, 8)
 CELLS, ROUNDS = 512, 100  # of a signal's range, from which the search for its best quantizer starts; rounds that end it
@@ -159,11 +159,11 @@ def stages(workload: Workload, seed: int) -> Iterator[tuple[float, torch.Tensor]
         yield stage, weights.clone()
 
 
-def unseen(workload: Workload, weights: torch.Tensor, seed: int) -> Iterator[Factors]:
+def further(workload: Workload, weights: torch.Tensor, seed: int) -> Iterator[Factors]:
     """X and Delta of the layer, batch by batch."""
     worker = workload.learner(np.arange(workload.dataset.train_examples), 0, BATCH, seed, Training(augment=False))
     for number in range(BATCHES):
-        yield worker.factors(weights, UNSEEN + number)[2][LAYER]
+        yield worker.factors(weights, FURTHER + number)[2][LAYER]
 
 
 def zeros(values: np.ndarray) -> float:
@@ -252,7 +252,7 @@ def quantizers(plan: Plan) -> Found:
     with threads(1):
         for seed in plan.seeds:
             for stage, weights in stages(workload, seed):
-                for number, (x, delta) in enumerate(unseen(workload, weights, seed)):
+                for number, (x, delta) in enumerate(further(workload, weights, seed)):
                     gradient = delta.T @ x / BATCH
                     for name, signal in zip(SIGNALS, (x, delta, gradient), strict=True):
                         found["2a", name, stage].append(zeros(signal.numpy()))
