@@ -25,7 +25,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
           $(if $(FAULT),--fault "$(FAULT)")
 
-.PHONY: gpu reference-gpu-counts reference-own reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-papers reference-codecs docs wheel clean
+.PHONY: gpu reference-gpu-counts reference-own reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -240,6 +240,10 @@ reference-terngrad-scaling: setup-dev  ## TernGrad's figure 5, 4 to 512 GPUs, in
 
 reference-terngrad-histograms: setup-dev  ## TernGrad's figure 2, gradients before and after coding, into results/reference/terngrad-histograms: three minutes
 	$(BIN)/python -P benchmarks/terngrad_histograms.py --out results/reference/terngrad-histograms
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+
+reference-isgq-figures: setup-dev  ## ISGQ's figures 1 to 4, into results/reference/isgq-figures: some ten minutes of an idle machine; goes on where it was stopped
+	$(BIN)/python -P benchmarks/isgq_figures.py --out results/reference/isgq-figures
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 # Its figures 3, 5 and 7 are drawn from what `make reference-papers PAPERS=threshold-nin` kept.
