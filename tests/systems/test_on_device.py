@@ -26,6 +26,7 @@ LAUNCHES = {  # of a step of four workers; what is captured counts as one
     "weightgrad": 205,
     "fp16": 105,
     "fixed-4": 125,
+    "onebit": 120,
     "diloco": 48,
     "allreduce": 275,
 }

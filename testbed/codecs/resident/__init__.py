@@ -18,8 +18,10 @@ from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.levels import LevelSum
 from testbed.codecs.memory import ErrorFeedback, Forgetful
+from testbed.codecs.onebit import OneBit
 from testbed.codecs.resident.base import Resident
 from testbed.codecs.resident.floats import Float32Resident, HalfResident
+from testbed.codecs.resident.onebit import OneBitResident
 from testbed.codecs.resident.ternary import LevelSumResident, TernaryResident, ThresholdTernaryResident
 from testbed.codecs.resident.uniform import UniformResident
 from testbed.codecs.ternary import Ternary, ThresholdTernary
@@ -40,6 +42,7 @@ TWINS: dict[type, Twin] = {
     ThresholdTernary: ThresholdTernaryResident,
     LevelSum: _levels,
     Uniform: UniformResident,
+    OneBit: OneBitResident,
 }
 """By the type of a codec for the CPU, what makes its twin on a device."""
 
