@@ -19,6 +19,8 @@ from testbed.codecs.half import Half
 from testbed.codecs.memory import ErrorFeedback
 from testbed.codecs.onebit import LONGEST, OneBit
 from testbed.codecs.resident import placed
+from testbed.codecs.sparse import Sparse
+from testbed.codecs.threshold import Thresholded
 from testbed.codecs.topk import TopK
 from testbed.codecs.uniform import Uniform
 from testbed.errors import CodecError
@@ -35,6 +37,8 @@ EXACT: dict[str, Callable[[Layout], Codec]] = {
     "1-bit": lambda layout: Uniform(layout, 1),
     "3-bit-random": lambda layout: Uniform(layout, 3, "random", lambda layer: not layer.bias),
     "8-bit": Uniform,
+    "sparse": Sparse,
+    "thresholded": lambda layout: Thresholded(layout, 0.7),
 }
 SCALED: dict[str, Callable[[Layout], Codec]] = {  # their scales are sums, equal to rounding only
     "ternary": Ternary,

@@ -22,9 +22,12 @@ from testbed.codecs.onebit import OneBit
 from testbed.codecs.resident.base import Resident
 from testbed.codecs.resident.floats import Float32Resident, HalfResident
 from testbed.codecs.resident.onebit import OneBitResident
+from testbed.codecs.resident.sparse import SparseMultiplesResident, SparseResident, ThresholdedResident
 from testbed.codecs.resident.ternary import LevelSumResident, TernaryResident, ThresholdTernaryResident
 from testbed.codecs.resident.uniform import UniformResident
+from testbed.codecs.sparse import Sparse
 from testbed.codecs.ternary import Ternary, ThresholdTernary
+from testbed.codecs.threshold import SparseMultiples, Thresholded
 from testbed.codecs.uniform import Uniform
 from testbed.gpu.notes import note
 
@@ -43,6 +46,9 @@ TWINS: dict[type, Twin] = {
     LevelSum: _levels,
     Uniform: UniformResident,
     OneBit: OneBitResident,
+    Sparse: SparseResident,
+    SparseMultiples: SparseMultiplesResident,
+    Thresholded: ThresholdedResident,
 }
 """By the type of a codec for the CPU, what makes its twin on a device."""
 

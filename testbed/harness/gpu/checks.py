@@ -18,6 +18,8 @@ from testbed.codecs.half import Half
 from testbed.codecs.kernels.absent import is_absent
 from testbed.codecs.onebit import OneBit
 from testbed.codecs.resident import placed, twin_of
+from testbed.codecs.sparse import Sparse
+from testbed.codecs.threshold import Thresholded
 from testbed.codecs.uniform import Uniform
 from testbed.gpu.moves import finish
 from testbed.layout import Layout
@@ -32,6 +34,8 @@ CODECS: dict[str, Callable[[Layout], Any]] = {
     "uniform 4-bit, random": lambda layout: Uniform(layout, 4, "random"),
     "uniform 8-bit": Uniform,
     "1-bit": OneBit,
+    "sparse": Sparse,
+    "thresholded, multiples": lambda layout: Thresholded(layout, 0.5, 255),
 }
 SIZES = (1, 1025, 5121, 8193, 16_500, 270_000)  # of a layer: at and around the blocks' boundaries, and beyond a chunk
 CALLS = 3  # the first is not captured, the second captures, the third is another launch
