@@ -14,6 +14,7 @@ from test_backend import Place, layout_of, same_bits, seeds, spreads, vector
 
 from testbed.codecs import Key, LevelSum, Ternary, ThresholdTernary
 from testbed.codecs.base import Codec
+from testbed.codecs.e3m0 import E3M0
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.memory import ErrorFeedback
@@ -39,6 +40,7 @@ EXACT: dict[str, Callable[[Layout], Codec]] = {
     "8-bit": Uniform,
     "sparse": Sparse,
     "thresholded": lambda layout: Thresholded(layout, 0.7),
+    "top-k": lambda layout: TopK(layout, 0.02),
 }
 SCALED: dict[str, Callable[[Layout], Codec]] = {  # their scales are sums, equal to rounding only
     "ternary": Ternary,
@@ -221,7 +223,7 @@ def test_a_value_that_is_no_number_is_told_later(place: Place, name: str) -> Non
 
 @on_devices
 def test_a_codec_without_a_twin_says_so(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    codec = TopK(layout_of(1000), 0.1)
+    codec = E3M0(layout_of(1000))
     values = vector(codec.layout.size, 1)
     notes.forget()
     with place() as device:
@@ -230,7 +232,7 @@ def test_a_codec_without_a_twin_says_so(place: Place, capsys: pytest.CaptureFixt
         message = there.encode(values.to(device))
         assert as_bytes(list(map(torch.from_numpy, message))) == [buffer.tobytes() for buffer in codec.encode(values)]
         assert there.decode(message).device.type == torch.device(device).type
-    assert capsys.readouterr().err.count("TopK has no messages on the device") == 1
+    assert capsys.readouterr().err.count("E3M0 has no messages on the device") == 1
 
 
 LAUNCHES = {  # of one message of a model of ten layers, where nothing is captured

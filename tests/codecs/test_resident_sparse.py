@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 from test_backend import Place, layout_of, same_bits, seeds, spreads, vector
 
 from testbed.codecs import Key
+from testbed.codecs.dgc import DGC
 from testbed.codecs.lossless import rice
 from testbed.codecs.memory import ErrorFeedback
 from testbed.codecs.resident import placed
 from testbed.codecs.resident.rice import Rice
 from testbed.codecs.sparse import Sparse, SparseCodec
 from testbed.codecs.threshold import SparseMultiples, Thresholded
+from testbed.codecs.topk import TopK
 from testbed.errors import CodecError
+from testbed.gpu import doubts
 from testbed.gpu.standin import DEVICE, standin
 from testbed.layout import Layout
 
@@ -32,7 +35,11 @@ CODECS: dict[str, Callable[[Layout], SparseCodec]] = {
     "thresholded-signs": lambda layout: Thresholded(layout, 0.7, limit=1),
     "thresholded-multiples": lambda layout: Thresholded(layout, 0.3, limit=255),
     "multiples": lambda layout: SparseMultiples(layout, 0.25, 1020),
+    "top-k": lambda layout: TopK(layout, 0.02),
+    "top-k-half": lambda layout: TopK(layout, 0.5, "float16", dense_biases=True),
+    "top-k-ternary": lambda layout: TopK(layout, 0.2, "ternary"),
 }
+SCALED = ("top-k-ternary",)  # its scales are sums, equal to rounding only
 FED_BACK = [name for name in CODECS if name.startswith("thresholded")]
 
 
@@ -50,7 +57,9 @@ def test_messages_are_the_same_to_the_byte(place: Place, name: str, size: int, s
     with place() as device:
         twin = placed(codec, device)
         for step in range(2):
-            values = vector(codec.layout.size, seed + step, spread)
+            values = vector(codec.layout.size, seed + step, 0 if name in SCALED else spread)
+            if name in SCALED:
+                values = values.mul(16).round().div(16)  # of which sums are exact
             expected, found = codec.encode(values), twin.encode(values.to(device))
             assert as_bytes(found) == [buffer.tobytes() for buffer in expected]
             assert same_bits(twin.decode(found).cpu(), codec.decode(expected))
@@ -70,6 +79,74 @@ def test_what_a_message_leaves_is_fed_back_alike(place: Place, name: str, size: 
             expected = codec.encode(values, Key(0, 0, step), memory_here)
             assert as_bytes(found) == [buffer.tobytes() for buffer in expected]
             assert same_bits(memory.residual.cpu(), memory_here.residual)
+
+
+DGCS: dict[str, Callable[[Layout], DGC]] = {
+    "momentum": lambda layout: DGC(layout, 4, sparsity=0.9, warmup_epochs=2),
+    "nesterov": lambda layout: DGC(layout, 4, sparsity=0.99, nesterov=True, clip_norm=1.0, values="float16"),
+    "plain": lambda layout: DGC(layout, 4, sparsity=0.9, momentum=0.0, values="ternary", dense_biases=True),
+    "unmasked": lambda layout: DGC(layout, 4, sparsity=0.9, masking=False, warmup_epochs=0),
+}
+
+
+@on_devices
+@pytest.mark.parametrize("name", DGCS)
+@pytest.mark.parametrize("size", [0, 9, 5121])
+def test_dgc_remembers_alike(place: Place, name: str, size: int) -> None:
+    """A warm-up of two steps, each with a size of its own, and three steps of the last; scales equal to rounding."""
+    codec = DGCS[name](layout_of(size))
+    memory, memory_here = codec.start(), codec.start()
+    with place() as device:
+        twin = placed(codec, device)
+        for step in range(5):
+            values = vector(codec.layout.size, size + step)
+            found = twin.encode(values.to(device), Key(0, 0, step), memory)
+            expected = codec.encode(values, Key(0, 0, step), memory_here)
+            if name == "plain":
+                assert np.allclose(found[2].cpu().view(torch.float32), expected[2], rtol=1e-6)
+            assert [each.nbytes for each in found] == [each.nbytes for each in expected]
+            assert as_bytes(found[:2]) == [buffer.tobytes() for buffer in expected[:2]]
+            for kept, kept_here in zip(vars(memory).values(), vars(memory_here).values(), strict=True):
+                assert kept.device.type == torch.device(device).type
+                assert torch.allclose(kept.cpu(), kept_here, rtol=1e-5, atol=1e-6)
+                assert name in ("plain", "nesterov") or same_bits(kept.cpu(), kept_here)
+            if name not in ("plain", "nesterov"):
+                assert as_bytes(found) == [buffer.tobytes() for buffer in expected]
+
+
+@on_devices
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_dgc_tells_later_of_a_value_that_is_no_number(place: Place, value: float) -> None:
+    """Though the gradient is clipped by a norm that is none."""
+    codec = DGC(layout_of(100), 4, sparsity=0.9, clip_norm=1.0)
+    values = vector(codec.layout.size, 1)
+    values[101] = value
+    with place() as device:
+        twin, memory = placed(codec, device), codec.start()
+        doubts.settle()
+        twin.encode(values.to(device), Key(0, 0, 0), memory)
+        with pytest.raises(CodecError, match=r"layer a\.bias: NaN or infinity among its values"):
+            doubts.settle()
+
+
+@on_devices
+def test_the_first_of_equal_magnitudes_are_kept(place: Place) -> None:
+    values = torch.tensor([1.0, -3.0, 2.0, 3.0, 0.0, -2.0, 2.0, -0.0, 2.0, 3.0] * 1000)
+    codec = TopK(Layout.of([("w.weight", (1, 4000)), ("v.weight", (1, 6000))]), 0.45)
+    with place() as device:
+        found = placed(codec, device).encode(values.to(device))
+    assert as_bytes(found) == [buffer.tobytes() for buffer in codec.encode(values)]
+
+
+@on_devices
+def test_a_message_may_keep_another_fraction(place: Place) -> None:
+    codec = TopK(layout_of(1025), 0.1)
+    values = vector(codec.layout.size, 1)
+    with place() as device:
+        twin = placed(codec, device)
+        for kept in (None, 0.5, 0.001, None, 1.0):
+            found = twin.encode(values.to(device), kept=kept)
+            assert as_bytes(found) == [buffer.tobytes() for buffer in codec.encode(values, kept=kept)]
 
 
 @on_devices

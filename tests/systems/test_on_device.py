@@ -19,7 +19,7 @@ STEPS = 4
 READS = 2 / STEPS
 MESSAGES = 4 + 2 + 1  # of workers, LPSs and the global server
 WAITS = {
-    **dict.fromkeys(("wgt", "bgt", "qgt"), READS + MESSAGES),  # a sparse message has as many bytes as it has
+    **dict.fromkeys(("wgt", "bgt", "qgt", "dgc"), READS + MESSAGES),  # a sparse message has as many bytes as it has
     "weightgrad": READS + 2,  # each LPS must know whether its update is significant
 }
 LAUNCHES = {  # of a step of four workers; what is captured counts as one
@@ -32,6 +32,7 @@ LAUNCHES = {  # of a step of four workers; what is captured counts as one
     "wgt": 110,
     "bgt": 110,
     "qgt": 110,
+    "dgc": 115,
     "diloco": 48,
     "allreduce": 275,
 }

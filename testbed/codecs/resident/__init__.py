@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from testbed.codecs.base import Buffers, WireBuffers
+from testbed.codecs.dgc import DGC
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.levels import LevelSum
@@ -24,10 +25,12 @@ from testbed.codecs.resident.floats import Float32Resident, HalfResident
 from testbed.codecs.resident.onebit import OneBitResident
 from testbed.codecs.resident.sparse import SparseMultiplesResident, SparseResident, ThresholdedResident
 from testbed.codecs.resident.ternary import LevelSumResident, TernaryResident, ThresholdTernaryResident
+from testbed.codecs.resident.topk import DGCResident, TopKResident
 from testbed.codecs.resident.uniform import UniformResident
 from testbed.codecs.sparse import Sparse
 from testbed.codecs.ternary import Ternary, ThresholdTernary
 from testbed.codecs.threshold import SparseMultiples, Thresholded
+from testbed.codecs.topk import TopK
 from testbed.codecs.uniform import Uniform
 from testbed.gpu.notes import note
 
@@ -49,6 +52,8 @@ TWINS: dict[type, Twin] = {
     Sparse: SparseResident,
     SparseMultiples: SparseMultiplesResident,
     Thresholded: ThresholdedResident,
+    TopK: TopKResident,
+    DGC: DGCResident,
 }
 """By the type of a codec for the CPU, what makes its twin on a device."""
 
