@@ -150,6 +150,22 @@ def test_a_message_may_keep_another_fraction(place: Place) -> None:
 
 
 @on_devices
+@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("value", [float("nan"), -float("inf")])
+def test_a_value_that_is_no_number_is_told_later(place: Place, name: str, value: float) -> None:
+    """Until then its message can be read."""
+    codec = CODECS[name](layout_of(100))
+    values = vector(codec.layout.size, 1)
+    values[101] = value
+    with place() as device:
+        twin = placed(codec, device)
+        doubts.settle()
+        assert twin.decode(twin.encode(values.to(device))).shape == values.shape
+        with pytest.raises(CodecError, match=r"layer a\.bias: NaN or infinity among its values"):
+            doubts.settle()
+
+
+@on_devices
 def test_messages_add_up_there(place: Place) -> None:
     codec = Sparse(layout_of(1025))
     values, total = vector(codec.layout.size, 1), vector(codec.layout.size, 2)

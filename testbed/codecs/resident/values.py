@@ -185,6 +185,7 @@ class MultiplesThere:
         if self._limit == 1:
             return [_signs(kept)]
         nearest = self._levels(kept.values).round() - 1  # halves to even, as the kernel does
+        nearest = nearest.nan_to_num()  # what is no number is told later: until then it has a code
         return [_signs(kept), nearest.clamp(0, self._limit - 1).long()]
 
     def join(self, parts: Sequence[Tensor], sections: Sections) -> Tensor:
