@@ -19,7 +19,7 @@ A message has two buffers; numbers are little-endian:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -73,6 +73,12 @@ class OneBit(VectorCodec):
 
     def sizes(self) -> Sequence[int]:
         return [4 * self._mean_count, self._sign_bytes]
+
+    def columns(self) -> Iterator[tuple[Layer, int]]:
+        """Each column's layer and length, in the order of a message."""
+        for layer, columns in zip(self.layout, self._columns, strict=True):
+            for column in range(columns.count):
+                yield layer, min(columns.length, layer.size - column * columns.length)
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Code without feedback; CodecError names the layer that holds NaN or infinity."""

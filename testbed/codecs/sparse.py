@@ -167,7 +167,7 @@ class SparseCodec(VectorCodec):
         self._offsets = np.array([layer.offset for layer in layout], np.int64)
         self._ends = np.array([layer.end for layer in layout], np.int64)
         self._bounds = np.append(self._offsets, layout.size).astype(np.uint32)
-        self._names = ("counts", "gaps", *values.names)
+        self.names = ("counts", "gaps", *values.names)
 
     def pack(self, kept: Kept) -> Buffers:
         """The message; CodecError names the layer whose kept values are not finite."""
@@ -192,7 +192,7 @@ class SparseCodec(VectorCodec):
         ------
         CodecError : it is not one of this codec; more than a layer has is found out before room for it is made
         """
-        expect(buffers, self._names)
+        expect(buffers, self.names)
         counts = wire_array(buffers[0], np.uint32, len(self.layout), "counts").astype(np.int64)
         beyond = counts > self._ends - self._offsets
         if beyond.any():

@@ -96,13 +96,13 @@ class SparseMultiples(SparseCodec):
     def __init__(self, layout: Layout, unit: float, limit: int) -> None:
         multiples = Multiples(unit, limit)
         super().__init__(layout, multiples)
-        self._bits = multiples.smallest.view(np.uint32)
+        self.bits = multiples.smallest.view(np.uint32)
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""
         x = elements(vector, self.layout)
         on = backend.of(x)
-        places = on.sparse.select(x, self._bits, self._pool.take)
+        places = on.sparse.select(x, self.bits, self._pool.take)
         return self.pack(Kept(places, on.sparse.gather(x, places, self._pool.take)))
 
 
@@ -137,21 +137,21 @@ class Thresholded(SparseCodec):
         if not (np.isfinite(rounded) and rounded > 0):
             raise CodecError(f"a threshold is a positive float32, not {threshold}")
         self.threshold = float(rounded)
-        self._bits = rounded.view(np.uint32)
+        self.bits = rounded.view(np.uint32)
         super().__init__(layout, Floats() if limit is None else Multiples(self.threshold, limit))
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""
         x = elements(vector, self.layout)
         on = backend.of(x)
-        places = on.sparse.select(x, self._bits, self._pool.take)
+        places = on.sparse.select(x, self.bits, self._pool.take)
         return self.pack(Kept(places, self._truncated(on.sparse.gather(x, places, self._pool.take), places)))
 
     def encode_with_feedback(self, vector: torch.Tensor, residual: torch.Tensor, key: Key | None = None) -> Buffers:
         """Encode vector + residual and bring the residual up to date; an error in the vector leaves it as it was."""
         x, kept_back = finite(vector, self.layout), beside(residual, vector, self.layout)
         on = backend.of(x)
-        places = on.sparse.add_select(x, kept_back, self._bits, self._pool.take)
+        places = on.sparse.add_select(x, kept_back, self.bits, self._pool.take)
         values = on.sparse.gather(kept_back, places, self._pool.take)
         sent = self._truncated(values, places)
         buffers = self.pack(Kept(places, sent))

@@ -8,14 +8,20 @@ import numpy as np
 import pytest
 import torch
 from elsewhere import PLACES
-from test_backend import Place, layout_of, same_bits, vector
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_backend import Place, layout_of, same_bits, seeds, spreads, vector
 
 from testbed.codecs import Key, LevelSum, Ternary, ThresholdTernary
 from testbed.codecs.base import Codec
+from testbed.codecs.e3m0 import E3M0
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.memory import ErrorFeedback
+from testbed.codecs.onebit import LONGEST, OneBit
 from testbed.codecs.resident import placed
+from testbed.codecs.sparse import Sparse
+from testbed.codecs.threshold import Thresholded
 from testbed.codecs.topk import TopK
 from testbed.codecs.uniform import Uniform
 from testbed.errors import CodecError
@@ -32,12 +38,16 @@ EXACT: dict[str, Callable[[Layout], Codec]] = {
     "1-bit": lambda layout: Uniform(layout, 1),
     "3-bit-random": lambda layout: Uniform(layout, 3, "random", lambda layer: not layer.bias),
     "8-bit": Uniform,
+    "sparse": Sparse,
+    "thresholded": lambda layout: Thresholded(layout, 0.7),
+    "top-k": lambda layout: TopK(layout, 0.02),
 }
 SCALED: dict[str, Callable[[Layout], Codec]] = {  # their scales are sums, equal to rounding only
     "ternary": Ternary,
     "ternary-all": lambda layout: Ternary(layout, clip=None, float_last=False),
     "ternary-one-scale": lambda layout: Ternary(layout, layerwise=False),
     "threshold": ThresholdTernary,
+    "one-bit": OneBit,
 }
 CODECS = EXACT | SCALED
 
@@ -163,6 +173,40 @@ def test_what_a_message_leaves_is_fed_back_alike(place: Place) -> None:
 
 
 @on_devices
+@pytest.mark.parametrize("size", [0, 1, 1000, 16_500, LONGEST + 5])
+def test_one_bit_feeds_back_in_one_pass(place: Place, size: int) -> None:
+    """Of exact sums to the bit; captured from the second call on."""
+    layout = Layout.of([("a.bias", (size,)), ("b.weight", (3, size)), ("c.weight", (70, 5)), ("d.weight", (1, 9))])
+    codec = ErrorFeedback(OneBit(layout))
+    memory, memory_here = codec.start(), codec.start()
+    with place() as device:
+        twin = placed(codec, device)
+        for step in range(3):
+            for kept in (memory, memory_here):  # what is left of means is no multiple of a sixteenth
+                kept.residual = kept.residual.mul(16).round().div(16)
+            values = vector(layout.size, step).mul(16).round().div(16)
+            found = twin.encode(values.to(device), Key(0, 0, step), memory)
+            expected = codec.encode(values, Key(0, 0, step), memory_here)
+            assert as_bytes(found) == [buffer.tobytes() for buffer in expected]
+            assert same_bits(memory.residual.cpu(), memory_here.residual)
+
+
+@on_devices
+@settings(max_examples=10, deadline=None)
+@given(size=st.sampled_from([1, 9, 1025, 16_500]), seed=seeds, spread=spreads)
+def test_one_bits_signs_are_the_same_and_its_means_to_rounding(
+    place: Place, size: int, seed: int, spread: float
+) -> None:
+    codec = OneBit(layout_of(size))
+    values = vector(codec.layout.size, seed, spread)
+    expected = codec.encode(values)
+    with place() as device:
+        means, signs = placed(codec, device).encode(values.to(device))
+    assert np.allclose(means.cpu().numpy(), expected[0], rtol=1e-6, atol=2.0**-149)
+    assert as_bytes([signs]) == [expected[1].tobytes()]
+
+
+@on_devices
 @pytest.mark.parametrize("name", CODECS)
 def test_a_value_that_is_no_number_is_told_later(place: Place, name: str) -> None:
     codec = CODECS[name](layout_of(3000))
@@ -179,7 +223,7 @@ def test_a_value_that_is_no_number_is_told_later(place: Place, name: str) -> Non
 
 @on_devices
 def test_a_codec_without_a_twin_says_so(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    codec = TopK(layout_of(1000), 0.1)
+    codec = E3M0(layout_of(1000))
     values = vector(codec.layout.size, 1)
     notes.forget()
     with place() as device:
@@ -188,7 +232,7 @@ def test_a_codec_without_a_twin_says_so(place: Place, capsys: pytest.CaptureFixt
         message = there.encode(values.to(device))
         assert as_bytes(list(map(torch.from_numpy, message))) == [buffer.tobytes() for buffer in codec.encode(values)]
         assert there.decode(message).device.type == torch.device(device).type
-    assert capsys.readouterr().err.count("TopK has no messages on the device") == 1
+    assert capsys.readouterr().err.count("E3M0 has no messages on the device") == 1
 
 
 LAUNCHES = {  # of one message of a model of ten layers, where nothing is captured
@@ -197,6 +241,7 @@ LAUNCHES = {  # of one message of a model of ten layers, where nothing is captur
     "ternary": (100, 12),
     "threshold": (45, 12),
     "8-bit": (45, 15),
+    "one-bit": (50, 20),
 }
 
 

@@ -17,7 +17,9 @@ from testbed.systems import SYSTEMS
 # Losses are read in one transfer for all steps, 1 / 4 a step here, with the doubts about vectors in another.
 STEPS = 4
 READS = 2 / STEPS
+MESSAGES = 4 + 2 + 1  # of workers, LPSs and the global server
 WAITS = {
+    **dict.fromkeys(("wgt", "bgt", "qgt", "dgc"), READS + MESSAGES),  # a sparse message has as many bytes as it has
     "weightgrad": READS + 2,  # each LPS must know whether its update is significant
 }
 LAUNCHES = {  # of a step of four workers; what is captured counts as one
@@ -26,6 +28,11 @@ LAUNCHES = {  # of a step of four workers; what is captured counts as one
     "weightgrad": 205,
     "fp16": 105,
     "fixed-4": 125,
+    "onebit": 120,
+    "wgt": 110,
+    "bgt": 110,
+    "qgt": 110,
+    "dgc": 115,
     "diloco": 48,
     "allreduce": 275,
 }
@@ -52,6 +59,6 @@ def test_a_step_waits_for_nothing(small_data: None, system: str) -> None:
     options = EXCHANGING if system == "weightgrad" else {}
     found = count(experiment(systems={system: options}, training={"steps": 12}), system, STEPS)
     assert found.waits <= WAITS.get(system, READS), found.waits_at
-    assert found.down <= 4 * found.waits + 200  # bytes: losses, and a few norms
+    assert found.down <= 48 * found.waits + 200  # bytes: losses, a few norms, and the sizes of messages
     assert found.launches <= LAUNCHES[system]
     assert found.graphs >= 1

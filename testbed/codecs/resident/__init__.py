@@ -14,15 +14,23 @@ import torch
 from torch import Tensor
 
 from testbed.codecs.base import Buffers, WireBuffers
+from testbed.codecs.dgc import DGC
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.levels import LevelSum
 from testbed.codecs.memory import ErrorFeedback, Forgetful
+from testbed.codecs.onebit import OneBit
 from testbed.codecs.resident.base import Resident
 from testbed.codecs.resident.floats import Float32Resident, HalfResident
+from testbed.codecs.resident.onebit import OneBitResident
+from testbed.codecs.resident.sparse import SparseMultiplesResident, SparseResident, ThresholdedResident
 from testbed.codecs.resident.ternary import LevelSumResident, TernaryResident, ThresholdTernaryResident
+from testbed.codecs.resident.topk import DGCResident, TopKResident
 from testbed.codecs.resident.uniform import UniformResident
+from testbed.codecs.sparse import Sparse
 from testbed.codecs.ternary import Ternary, ThresholdTernary
+from testbed.codecs.threshold import SparseMultiples, Thresholded
+from testbed.codecs.topk import TopK
 from testbed.codecs.uniform import Uniform
 from testbed.gpu.notes import note
 
@@ -40,6 +48,12 @@ TWINS: dict[type, Twin] = {
     ThresholdTernary: ThresholdTernaryResident,
     LevelSum: _levels,
     Uniform: UniformResident,
+    OneBit: OneBitResident,
+    Sparse: SparseResident,
+    SparseMultiples: SparseMultiplesResident,
+    Thresholded: ThresholdedResident,
+    TopK: TopKResident,
+    DGC: DGCResident,
 }
 """By the type of a codec for the CPU, what makes its twin on a device."""
 

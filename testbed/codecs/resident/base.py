@@ -44,9 +44,14 @@ class Resident(ABC):
 
     def decode(self, buffers: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
         """Decode into `out` or a fresh vector [layout.size]; what many receive alike is decoded once."""
+        vector = self.shared(buffers)
+        return vector.clone() if out is None else out.copy_(vector)
+
+    def shared(self, buffers: Sequence[Tensor]) -> Tensor:
+        """What a message decodes to, decoded once, and not to be written to."""
         if self._last is None or self._last[0] is not buffers[-1]:
             self._last = buffers[-1], self._decoded(buffers)
-        return self._last[1].clone() if out is None else out.copy_(self._last[1])
+        return self._last[1]
 
     @abstractmethod
     def _decoded(self, buffers: Sequence[Tensor]) -> Tensor:

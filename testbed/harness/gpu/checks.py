@@ -16,7 +16,11 @@ from testbed.codecs import Key, LevelSum, Ternary, ThresholdTernary
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.kernels.absent import is_absent
+from testbed.codecs.onebit import OneBit
 from testbed.codecs.resident import placed, twin_of
+from testbed.codecs.sparse import Sparse
+from testbed.codecs.threshold import Thresholded
+from testbed.codecs.topk import TopK
 from testbed.codecs.uniform import Uniform
 from testbed.gpu.moves import finish
 from testbed.layout import Layout
@@ -30,6 +34,10 @@ CODECS: dict[str, Callable[[Layout], Any]] = {
     "uniform 2-bit": lambda layout: Uniform(layout, 2),
     "uniform 4-bit, random": lambda layout: Uniform(layout, 4, "random"),
     "uniform 8-bit": Uniform,
+    "1-bit": OneBit,
+    "sparse": Sparse,
+    "thresholded, multiples": lambda layout: Thresholded(layout, 0.5, 255),
+    "top-k 1 %": lambda layout: TopK(layout, 0.01),
 }
 SIZES = (1, 1025, 5121, 8193, 16_500, 270_000)  # of a layer: at and around the blocks' boundaries, and beyond a chunk
 CALLS = 3  # the first is not captured, the second captures, the third is another launch
