@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from elsewhere import PLACES
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_backend import Place, layout_of, same_bits, seeds, spreads, vector
 
@@ -229,16 +229,17 @@ numbers_of_sections = st.lists(
 
 @on_devices
 @settings(max_examples=40, deadline=None)
-@given(sections=numbers_of_sections, spare=st.integers(1, 9), at_once=st.sampled_from([1, 1 << 25]))
-def test_rice_codes_are_the_same_to_the_byte(place: Place, sections: list[list[int]], spare: int, at_once: int) -> None:
+@given(sections=numbers_of_sections, spare=st.integers(1, 9))
+@example(sections=[[number] for number in range(200)], spare=1)  # every parameter's edges
+@example(sections=[[low, high] for low in (0, 1, 7) for high in range(3, 100)], spare=1)
+def test_rice_codes_are_the_same_to_the_byte(place: Place, sections: list[list[int]], spare: int) -> None:
     numbers = np.array([number for section in sections for number in section], np.uint32)
     counts = np.array([len(section) for section in sections], np.int64)
     room = numbers.size + spare
     streams = np.zeros((2, room), np.int64)
     streams[:, : numbers.size] = numbers, numbers // 7
     expected = [rice.pack(each, counts).tobytes() for each in (numbers, numbers // 7)]
-    with place() as device, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("testbed.codecs.resident.rice.AT_ONCE", at_once)
+    with place() as device:
         there = Rice(len(sections), room, 2**20, 21 * room, torch.device(device))
         fall = there.sections(torch.from_numpy(counts).to(device))
         packed, used = there.pack(torch.from_numpy(streams).to(device), fall)

@@ -17,7 +17,6 @@ from torch import Tensor
 from testbed.codecs.kernels.rice import MAX_PARAMETER
 
 BYTE = 8
-AT_ONCE = 1 << 25  # numbers that are looked at in all ways at once; of more, memory would be short
 READ_BYTES = 5  # hold a remainder of up to 31 bits, wherever in a byte it begins
 
 
@@ -62,12 +61,12 @@ class Rice:
     def __init__(self, sections: int, room: int, largest: int, most_bits: int, device: torch.device) -> None:
         self._sections = sections
         bits = BYTE * (ceil(most_bits / BYTE) + 2 + READ_BYTES)
-        self.nbytes = sections + bits // BYTE
-        shifts = torch.arange(min(largest.bit_length(), MAX_PARAMETER) + 1, device=device).view(-1, 1)
-        self._shifts = shifts.split(max(AT_ONCE // room, 1))
+        self.nbytes, self._packed = sections + bits // BYTE, bits // BYTE
+        self._most = min(largest.bit_length(), MAX_PARAMETER)
+        self._powers = torch.arange(largest.bit_length() + 1, device=device)
         self._index, self._bit = torch.arange(room, device=device), torch.arange(bits, device=device)
         self._in_byte = torch.arange(BYTE, dtype=torch.uint8, device=device)
-        self._read = torch.arange(READ_BYTES, device=device).view(-1, 1)
+        self._read = torch.arange(READ_BYTES, device=device).view(-1, 1, 1)
         self._read_bits = BYTE * self._read
 
     def sections(self, counts: Tensor) -> Sections:
@@ -86,18 +85,25 @@ class Rice:
         than the room is for, neither means anything
         """
         parameters = self._parameters(numbers, sections)
-        widths = _with_none(parameters)
+        width = _with_none(parameters).index_select(1, sections.owner)
         begins, unary = _begins(parameters, sections)
-        lengths = (
-            numbers >> widths.index_select(1, sections.owner)
-        ) + sections.real  # of quotients, their ends included
-        # Nothing has no length: it marks the last number's end again; without any number, what is no part of the code.
-        marks = (unary + lengths.cumsum(1) - 1).clamp(0, len(self._bit) - 1)
-        flags = numbers.new_zeros(len(numbers), len(self._bit), dtype=torch.uint8).scatter(1, marks, 1)
-        flags = torch.where(self._bit < begins[:, -1:], self._remainders(numbers, sections, begins, widths), flags)
-        packed = (flags.view(len(numbers), -1, BYTE) << self._in_byte).sum(2, dtype=torch.uint8)
-        used = self._sections + ((unary[:, 0] + lengths.sum(1) + BYTE - 1) >> 3)
-        return torch.cat([parameters.to(torch.uint8), packed], 1), used
+        lengths = (numbers >> width) + sections.real  # of quotients, their ends included
+        ends = unary + lengths.cumsum(1)
+        starts = self._starts(sections, begins, width)
+        remainders = (numbers & ((1 << width) - 1)) << (starts & 7)
+        marks = sections.real << ((ends - 1) & 7)  # of nothing none
+        places = torch.cat([(starts >> 3) + self._read, ((ends - 1) >> 3).unsqueeze(0)]).clamp(0, self._packed - 1)
+        parts = torch.cat([(remainders >> self._read_bits) & 255, marks.unsqueeze(0)])
+        used = self._sections + ((ends[:, -1] + BYTE - 1) >> 3)
+        return torch.cat([parameters.to(torch.uint8), self._written(places, parts)], 1), used
+
+    def _written(self, places: Tensor, parts: Tensor) -> Tensor:
+        """Bytes [streams, packed] of which each is the sum of its parts, no two of which have a bit in common."""
+        streams = places.shape[1]
+        room = parts.new_zeros(streams * self._packed, dtype=torch.int32)
+        rows = self._packed * torch.arange(streams, device=places.device).view(1, -1, 1)
+        room.index_add_(0, (places + rows).view(-1), parts.to(torch.int32).view(-1))
+        return room.to(torch.uint8).view(streams, -1)
 
     def unpack(self, code: Tensor, sections: Sections) -> Tensor:
         """The numbers (int64 [streams, room]) of codes (uint8 [streams, nbytes]), which are taken as they come."""
@@ -114,31 +120,34 @@ class Rice:
         """The parameter (int64 [streams, sections]) that the kernel's descent ends at.
 
         Each bit of a remainder costs a bit a number and saves what it takes off the quotients, which is less with each
-        further bit: as many bits are worth it as save no less than they cost.
+        further bit: as many bits are worth it as save no less than they cost. Of a number v the bit j saves
+        ceil((v >> j) / 2), which is v / 2^(j + 1) or half of one beside it. So in a section of mean m all bits are
+        worth it for which 2^j is at most m / 3, none for which it is above m; the two between are looked at.
         """
-        last = (sections.firsts - 1).clamp(0, numbers.shape[1] - 1)  # before each section
-        sums = [(numbers.unsqueeze(1) >> shifts).cumsum(2).index_select(2, last) for shifts in self._shifts]
-        before = torch.cat(sums, 1)
-        quotients = torch.where(sections.firsts > 0, before, 0).diff(dim=2)
-        saved = -quotients.diff(dim=1)
-        return (saved >= sections.counts.clamp(min=1)).sum(1)
+        means = self._sums(numbers, sections) // sections.counts.clamp(min=1)
+        first = (means.unsqueeze(-1) >> self._powers).clamp(max=1).sum(-1) - 2  # of the two, from -2 on
+        looked_at = torch.stack([first, first + 1])
+        shifts = torch.cat([looked_at, looked_at.new_zeros(*looked_at.shape[:-1], 1)], -1).clamp(min=0)
+        halves = ((numbers >> shifts.index_select(-1, sections.owner)) + 1) >> 1
+        worth = (looked_at < 0) | (self._sums(halves, sections) >= sections.counts.clamp(min=1))
+        return (first + worth.sum(0)).clamp(0, self._most)
 
-    def _remainders(self, numbers: Tensor, sections: Sections, begins: Tensor, widths: Tensor) -> Tensor:
-        """What each bit of a code is if it belongs to a remainder (uint8 [streams, bits])."""
-        bit = self._bit.repeat(len(numbers), 1)
-        owner = torch.searchsorted(begins[:, 1:].contiguous(), bit, right=True)
-        width, inside = widths.gather(1, owner).clamp(min=1), bit - begins.gather(1, owner)
-        number = sections.firsts[owner] + inside // width
-        found = numbers.gather(1, number.clamp(max=numbers.shape[1] - 1))
-        return ((found >> (inside % width)) & 1).to(torch.uint8)
+    def _sums(self, numbers: Tensor, sections: Sections) -> Tensor:
+        """Of the numbers [..., room] of each section [..., sections]."""
+        whole = torch.cat([numbers.new_zeros(*numbers.shape[:-1], 1), numbers.cumsum(-1)], -1)
+        return whole.index_select(-1, sections.firsts.clamp(max=numbers.shape[-1])).diff()
+
+    def _starts(self, sections: Sections, begins: Tensor, width: Tensor) -> Tensor:
+        """The bit at which each number's remainder begins (int64 [streams, room])."""
+        inside = self._index - sections.firsts.index_select(0, sections.owner)
+        return begins.index_select(1, sections.owner) + inside * width
 
     def _read_at(self, packed: Tensor, sections: Sections, begins: Tensor, width: Tensor) -> Tensor:
         """Each number's remainder (int64 [streams, room])."""
-        inside = self._index - sections.firsts.index_select(0, sections.owner)
-        at = begins.index_select(1, sections.owner) + inside * width
-        places = (at >> 3).unsqueeze(1) + self._read
-        found = packed.long().gather(1, places.view(len(packed), -1)).view(places.shape)
-        return ((found << self._read_bits).sum(1) >> (at & 7)) & ((1 << width) - 1)
+        at = self._starts(sections, begins, width)
+        places = ((at >> 3) + self._read).clamp(max=packed.shape[1] - 1)
+        found = torch.stack([packed.gather(1, place) for place in places]).long()
+        return ((found << self._read_bits).sum(0) >> (at & 7)) & ((1 << width) - 1)
 
 
 def _with_none(parameters: Tensor) -> Tensor:
