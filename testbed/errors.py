@@ -50,11 +50,18 @@ class PeerLost(RunError):
 
 
 class RoleDied(RunError):
-    """A role ended with an exception; `waited` where it waited for another in vain; `gone`: whose process died."""
+    """A role ended with an exception.
 
-    def __init__(self, line: str, waited: bool = False, gone: str = "") -> None:
+    Attributes
+    ----------
+    waited : whether it waited for another in vain
+    gone : whose process died
+    diverged : whether it had a vector to send that was not finite (`NotFinite`)
+    """
+
+    def __init__(self, line: str, waited: bool = False, gone: str = "", diverged: bool = False) -> None:
         super().__init__(line)
-        self.waited, self.gone = waited, gone
+        self.waited, self.gone, self.diverged = waited, gone, diverged
 
 
 class ProtocolError(RunError):
@@ -67,6 +74,10 @@ class NetworkError(RunError):
 
 class CodecError(TestbedError):
     """A tensor that cannot be encoded (NaN, infinity) or a message that cannot be decoded; names the layer."""
+
+
+class NotFinite(CodecError):
+    """A vector that is to be encoded holds NaN or infinity: training has diverged, if its rate is too high, say."""
 
 
 def of_file(error: OSError, place: object = None) -> str:

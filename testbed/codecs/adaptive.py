@@ -44,7 +44,7 @@ from testbed.codecs.costs import cost_of, cost_with_feedback
 from testbed.codecs.kernels.adaptive import MIDDLE, SYMBOLS
 from testbed.codecs.kernels.vectors import INFINITY_BITS
 from testbed.codecs.lossless.entropy import SymbolRuns
-from testbed.errors import CodecError
+from testbed.errors import CodecError, NotFinite
 from testbed.layout import Layer, Layout
 
 MAX_ERROR = 0.25
@@ -178,7 +178,7 @@ class AdaptiveToNorm:
 def _checked(layer: Layer, squares: float, largest: int) -> tuple[float, float]:
     """(sum of squares, largest magnitude) of a layer, of the latter's bits."""
     if largest >= INFINITY_BITS:
-        raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+        raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
     return squares, float(np.uint32(largest).view(np.float32))
 
 

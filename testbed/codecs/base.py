@@ -19,7 +19,7 @@ from testbed.codecs.backend import Elements
 from testbed.codecs.buffers import BufferPool
 from testbed.codecs.kernels.compiled import warm_up
 from testbed.codecs.kernels.vectors import INFINITY_BITS
-from testbed.errors import CodecError
+from testbed.errors import CodecError, NotFinite
 from testbed.layout import Layer, Layout
 
 Buffers = list[np.ndarray]  # what `encode` makes: one-dimensional, contiguous, uint8 or little-endian float32
@@ -193,4 +193,4 @@ def require_finite(x: Elements, layers: Iterable[Layer]) -> None:
     layers = list(layers)
     for layer, place in zip(layers, stretches(layer.size for layer in layers), strict=True):
         if not all_finite(x[place]):
-            raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+            raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")

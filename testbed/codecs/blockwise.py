@@ -18,7 +18,7 @@ from testbed.codecs.kernels.blockwise import BLOCK
 from testbed.codecs.memory import ErrorFeedback
 from testbed.codecs.registry import codec
 from testbed.codecs.trits import TritFormat
-from testbed.errors import CodecError
+from testbed.errors import CodecError, NotFinite
 from testbed.layout import Layer, Layout
 
 
@@ -59,7 +59,7 @@ class BlockFormat(TritFormat):
         buffers = self.buffers(self._pool.take(self.scale_count, np.float32), x)
         for position, (layer, run, blocks) in enumerate(zip(self.ternary, self.runs, self.blocks, strict=True)):
             if not code(position, layer, buffers[2][run], buffers[0][blocks]):
-                raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+                raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
         return buffers
 
 

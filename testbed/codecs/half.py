@@ -25,7 +25,7 @@ from testbed.codecs import backend
 from testbed.codecs.base import Buffers, Key, VectorCodec, WireBuffers, elements, expect, room, wire_array
 from testbed.codecs.kernels.vectors import INFINITY_BITS
 from testbed.codecs.registry import codec
-from testbed.errors import CodecError
+from testbed.errors import CodecError, NotFinite
 from testbed.layout import Layer
 
 _TOP = 15  # magnitudes end below 2^15: rounding up cannot reach a half's infinity
@@ -88,6 +88,6 @@ class Half(VectorCodec):
 def _shift(layer: Layer, largest: int) -> int:
     """The exponent of the power of two that a layer is multiplied by; `largest` are its largest magnitude's bits."""
     if largest >= INFINITY_BITS:
-        raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+        raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
     _, exponent = math.frexp(np.uint32(largest).view(np.float32))
     return min(_TOP - exponent, _LARGEST_SHIFT) if largest else 0

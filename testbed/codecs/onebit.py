@@ -42,7 +42,7 @@ from testbed.codecs.base import (
 from testbed.codecs.kernels.planar import PLANES
 from testbed.codecs.memory import ErrorFeedback
 from testbed.codecs.registry import codec
-from testbed.errors import CodecError
+from testbed.errors import CodecError, NotFinite
 from testbed.layout import Layer, Layout
 
 LONGEST = 32_768  # elements of a vector's column: 128 KB, which a core's second cache holds
@@ -101,7 +101,7 @@ class OneBit(VectorCodec):
             kept = None if rest is None else rest[layer.slice]
             on.onebit.pack(x[layer.slice], kept, signs[run], means[here], columns.length)
             if not all_finite(means[here]):
-                raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+                raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
         return [means, signs]
 
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:

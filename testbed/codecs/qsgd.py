@@ -46,7 +46,7 @@ from testbed.codecs.kernels.planar import plane_bytes
 from testbed.codecs.lossless.elias import EliasStreams
 from testbed.codecs.registry import codec
 from testbed.codecs.selection import Selection
-from testbed.errors import CodecError
+from testbed.errors import CodecError, NotFinite
 from testbed.layout import Layer, Layout
 
 Norm = Literal["max", "euclidean"]
@@ -179,4 +179,4 @@ class QSGD(VectorCodec):
 
 def _require(finite: bool, layer: Layer) -> None:
     if not finite:
-        raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+        raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")

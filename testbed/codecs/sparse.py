@@ -35,7 +35,7 @@ from testbed.codecs.base import (
 )
 from testbed.codecs.buffers import Allocate
 from testbed.codecs.lossless import rice
-from testbed.errors import CodecError
+from testbed.errors import CodecError, NotFinite
 from testbed.layout import Layout
 
 NOT_ZERO = np.uint32(1)  # the bits of the smallest magnitude that is not zero
@@ -238,7 +238,7 @@ class SparseCodec(VectorCodec):
             return
         for layer, place in zip(self.layout, _of(counts), strict=True):
             if not all_finite(values[place]):
-                raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+                raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
 
     def _beyond(self, position: int) -> CodecError:
         layer = self.layout.layers[position]

@@ -15,7 +15,7 @@ from testbed.codecs.kernels.ternary import DRAW_RANGE
 from testbed.codecs.kernels.vectors import INFINITY_BITS
 from testbed.codecs.registry import codec
 from testbed.codecs.trits import TritFormat
-from testbed.errors import CodecError
+from testbed.errors import CodecError, NotFinite
 from testbed.layout import Layer, Layout
 
 _TINY_SCALE = 2.0**-90  # below, 2^31 / scale could overflow: the layer is multiplied by 2^60 (exactly) first
@@ -121,7 +121,7 @@ def _limit(on: ModuleType, layer: Layer, x: Elements, clip: float | None) -> np.
     """max|clip(g)| of one layer."""
     total, squares, largest = on.vectors.moments(x)
     if largest >= INFINITY_BITS:
-        raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+        raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
     top = np.uint32(largest).view(np.float32)
     if clip is None or top == 0:
         return top
@@ -200,7 +200,7 @@ def _plain(on: ModuleType, layer: Layer, x: Elements) -> tuple[np.float32, np.fl
     """(alpha, Delta) of one layer: 0.7 times the mean magnitude, and the mean of what is above it."""
     total, largest = on.ternary.magnitude(x)
     if largest >= INFINITY_BITS:
-        raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+        raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
     threshold = np.float32(0.7 * total / max(len(x), 1))
     count, kept = on.ternary.kept(x, threshold)
     return np.float32(kept / max(count, 1)), threshold

@@ -20,7 +20,7 @@ from testbed.codecs.buffers import BufferPool
 from testbed.codecs.kernels.vectors import INFINITY_BITS
 from testbed.codecs.registry import codec
 from testbed.codecs.sparse import Floats, HalfFloats, Kept, Signs, SparseCodec, Values
-from testbed.errors import CodecError
+from testbed.errors import CodecError, NotFinite
 from testbed.layout import Layer, Layout
 
 ValueKind = Literal["float32", "float16", "ternary"]
@@ -61,7 +61,7 @@ class Largest:
         for layer in self.layout:
             places, top = on.topk.largest(x[layer.slice], self.wanted(layer, kept), self._pool.take)
             if top >= INFINITY_BITS:
-                raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+                raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
             places += np.uint32(layer.offset)
             parts.append(places)
         room = self._pool.take(sum(part.size for part in parts), np.uint32)

@@ -44,7 +44,7 @@ from testbed.codecs.base import (
 from testbed.codecs.kernels.planar import plane_bytes
 from testbed.codecs.registry import codec
 from testbed.codecs.selection import Selection
-from testbed.errors import CodecError
+from testbed.errors import CodecError, NotFinite
 from testbed.layout import Layer, Layout
 
 MAX_BITS = 8
@@ -184,7 +184,7 @@ class Uniform(VectorCodec):
             if layer.size:
                 range_[:] = on.uniform.extremes(x[layer.slice], _part(rest, layer))
             if not np.isfinite(range_).all():
-                raise CodecError(f"layer {layer.name}: NaN or infinity among its values")
+                raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
         return ranges
 
     def _rules(self, ranges: np.ndarray, bits: int, key: Key | None) -> list[_Rule]:

@@ -13,7 +13,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from testbed.errors import CodecError
+from testbed.errors import CodecError, NotFinite
 from testbed.gpu.moves import numbers
 
 _open: WeakSet[Doubts] = WeakSet()
@@ -51,7 +51,7 @@ class Doubts:
         wrong = [not finite for finite in self._peaks.isfinite().cpu().tolist()]
         if not any(wrong):  # each is finite, and their sum is not
             return None
-        return CodecError(f"layer {self._names[wrong.index(True)]}: NaN or infinity among its values")
+        return NotFinite(f"layer {self._names[wrong.index(True)]}: NaN or infinity among its values")
 
 
 def drop() -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from testbed.errors import InputError
+from testbed.errors import InputError, NotFinite, RoleDied
 from testbed.experiment.load import from_dict
 from testbed.experiment.schema import Experiment
 from testbed.fabrics.registry import FABRICS
@@ -192,9 +192,15 @@ def _play(tried: Experiment, fabric: str, folder: Path, system: str, values: Map
     if not (folder / info_file.FILE_NAME).is_file():
         folder.mkdir(parents=True, exist_ok=True)
         session.prepare(tried, session.Request(target=system, fabric=fabric, folder=folder, command=("tune",)))
+    options = _rounded(values)
     with held(folder):
-        session.ready(folder, jobs=1)()
-    return _outcome(tried, folder, _rounded(values))
+        try:
+            session.ready(folder, jobs=1)()
+        except (NotFinite, RoleDied) as error:
+            if isinstance(error, RoleDied) and not error.diverged:
+                raise
+            return Outcome(options, NEVER, False, f"diverged: {error}")
+    return _outcome(tried, folder, options)
 
 
 def attempt(

@@ -90,6 +90,18 @@ def test_a_trial_ends_when_it_can_only_be_slower_than_the_best_before_it(small_d
     assert tune.attempt(it, "baseline", options, (100, 101), [best]).run.stop_after_s == 2 * best.score
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["baseline", "fp16"])
+def test_a_trial_that_diverges_is_the_worst_and_the_search_goes_on(
+    small_data: None, tmp_path: Path, system: str
+) -> None:
+    """Whether its codec says so (fp16), or only its losses (the baseline, whose vectors travel as they are)."""
+    it = small(systems={system: {}}, training={"steps": 12, "batch_size": 16})
+    options = {"rate": 1e6, "momentum": 0.0}
+    tried = tune._play(tune.attempt(it, system, options, (100,), []), "virtual", tmp_path, system, options)
+    assert tried.score == tune.NEVER and not tried.reached and "diverged" in tried.said
+
+
 def test_damaged_trials_are_named(tmp_path: Path) -> None:
     (tmp_path / tune.TRIALS_FILE).write_text('{"options": {"rate": 0.1}, "score": "long"}\n')
     with pytest.raises(InputError, match=r"trials\.jsonl: .*score.*; delete it to search again"):

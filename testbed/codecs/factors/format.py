@@ -27,7 +27,7 @@ from testbed.codecs.base import Buffers, Elements, Key, WireBuffers, all_finite,
 from testbed.codecs.buffers import BufferPool
 from testbed.codecs.kernels.compiled import warm_up
 from testbed.codecs.lossless.entropy import pack_symbols, unpack_symbols
-from testbed.errors import CodecError
+from testbed.errors import CodecError, NotFinite
 from testbed.layout import Factors, Layout
 
 IN_ONE, BY_THE_NEXT = 0, 1
@@ -98,7 +98,7 @@ class FactorCodec(ABC):
     def require_finite(self, signal: Elements, name: str) -> None:
         """CodecError with `name` where a value is NaN or infinite."""
         if not all_finite(signal.reshape(-1)):
-            raise CodecError(f"{name}: NaN or infinity among its values")
+            raise NotFinite(f"{name}: NaN or infinity among its values")
 
     def pairs(self, signals: Sequence[torch.Tensor]) -> list[Factors]:
         """The inverse of `signals`, for flat ones."""

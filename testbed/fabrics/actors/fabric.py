@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
-from testbed.errors import PeerLost, PeerTimeout, RoleDied, RunError, TestbedError
+from testbed.errors import NotFinite, PeerLost, PeerTimeout, RoleDied, RunError, TestbedError
 from testbed.experiment.assembly import Assembly
 from testbed.fabrics.actors.silence import MARGIN_S, Doing, Silence
 from testbed.fabrics.base import Fabric, SavedStates, TraceEnded, probe_folder
@@ -290,7 +290,8 @@ def answer_of(role: str, reference: Any) -> Any:
     except RayTaskError as error:
         cause = error.cause if isinstance(error.cause, BaseException) else error
         line = str(cause) if isinstance(cause, TestbedError) else f"{type(cause).__name__}: {cause}"
-        failure = RoleDied(f"{role} failed: {line.splitlines()[0]}", isinstance(cause, PeerLost | PeerTimeout))
+        waited, diverged = isinstance(cause, PeerLost | PeerTimeout), isinstance(cause, NotFinite)
+        failure = RoleDied(f"{role} failed: {line.splitlines()[0]}", waited, diverged=diverged)
         failure.add_note(str(error))
         raise failure from None
     except ActorUnavailableError:  # Ray will know why in a while

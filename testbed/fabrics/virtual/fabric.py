@@ -12,7 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, ParamSpec, TypeVar
 
-from testbed.errors import RoleDied, RunError, TestbedError
+from testbed.errors import NotFinite, RoleDied, RunError, TestbedError
 from testbed.fabrics.base import EndedEarly, Fabric, ProbedEnough, Record, state_path
 from testbed.fabrics.virtual.clock import VirtualLoop
 from testbed.fabrics.virtual.flows import Connection
@@ -299,7 +299,7 @@ def _loop_runs_here() -> bool:
 def died(role: str, error: BaseException) -> RunError:
     """The error a run ends with when `role` failed: one line, the traceback as a note for the log."""
     line = str(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {error}"
-    failure = RoleDied(f"{role} failed: {line}")
+    failure = RoleDied(f"{role} failed: {line}", diverged=isinstance(error, NotFinite))
     failure.add_note("".join(traceback.format_exception(error)))
     return failure
 
