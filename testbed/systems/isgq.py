@@ -203,8 +203,8 @@ class ISGQ(System):
         parts, left = divmod(len(message.buffers), self.workers)
         if left:
             raise ProtocolError(f"{len(message.buffers)} buffers are not the messages of {self.workers} workers")
-        mean, factors = torch.zeros(self.task.layout.size), []
-        others = torch.zeros(self.task.layout.rest.size)
+        mean, factors = torch.zeros(self.task.layout.size), []  # factors are coded, and multiplied, on the CPU
+        others = self.task.initial.new_zeros(self.task.layout.rest.size)
         for worker in range(self.workers):
             buffers = message.buffers[worker * parts : (worker + 1) * parts]
             cut = self.factors.buffers
@@ -212,6 +212,7 @@ class ISGQ(System):
             if others.numel():
                 others.add_(self.others.decode(buffers[cut:]))
         multiply(self.task.layout, factors, mean)
+        mean = mean.to(others.device)
         others.div_(self.workers)
         for layer, part in zip(self.rest, others.split([layer.size for layer in self.rest]), strict=True):
             mean[layer.slice] = part
@@ -223,7 +224,6 @@ class ISGQ(System):
         return Message("mean", message.step, self.mean.encode(self._multiply(message), key))
 
     def _update(self, state: Replica, mean: torch.Tensor, step: int) -> None:
-        mean = mean.to(state.weights.device)  # factors are coded, and multiplied, on the CPU
         if decay := self.task.training.weight_decay:
             mean.add_(state.weights, alpha=decay)
         state.update(self.task, mean, step, self.task.training.optimizer)

@@ -54,6 +54,17 @@ def test_a_run_on_a_device_is_the_cpus(small_data: None, tmp_path: Path, system:
     assert there["loss"].tolist() == pytest.approx(here["loss"].tolist(), abs=2e-3)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("answer", ["factors", "float32", "ternary"])
+def test_factors_and_convolutions_go_together_on_a_device(small_data: None, tmp_path: Path, answer: str) -> None:
+    """Factors are multiplied on the CPU, convolutions' gradients stay on the device."""
+    it = experiment(systems={"isgq-dithered": {"answer": answer}}, training={"steps": 2}, model={"name": "cifarnet"})
+    here = pd.read_parquet(start(it, tmp_path / "cpu") / "isgq-dithered" / "seed-0" / "steps.parquet")
+    with standin():
+        there = pd.read_parquet(start(it, tmp_path / NAME, device=NAME) / "isgq-dithered" / "seed-0" / "steps.parquet")
+    assert there["loss"].tolist() == pytest.approx(here["loss"].tolist(), abs=2e-3)
+
+
 @pytest.mark.parametrize("system", LAUNCHES)  # all their codecs have twins
 def test_a_step_waits_for_nothing(small_data: None, system: str) -> None:
     options = EXCHANGING if system == "weightgrad" else {}
