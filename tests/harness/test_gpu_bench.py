@@ -76,6 +76,7 @@ def test_a_byte_that_differs_is_told(plan: Plan, monkeypatch: pytest.MonkeyPatch
     assert "bytes" in found.lines[1]
 
 
+@pytest.mark.slow
 def test_codecs_and_steps_are_timed(small_data: None, plan: Plan) -> None:
     found = done(plan, "speeds", "steps")
     assert {each["codec"] for each in found["speeds"].figures} == set(checks.CODECS)
@@ -111,6 +112,7 @@ def test_the_kept_losses_are_of_a_run_that_learns() -> None:
         assert sum(losses[-50:]) < sum(losses[:50])
 
 
+@pytest.mark.slow
 def test_the_long_run_goes_on_where_its_time_was_over(
     small_data: None, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_so_is_a_language_models(monkeypatch: pytest.MonkeyPatch) -> None:
     same_everywhere(of("gpt", layers=1, heads=2, width=16, context=16), words)
 
 
+@pytest.mark.slow
 def test_dropout_drops_what_it_drops_on_the_cpu(dataset: LabelledImages) -> None:
     """The stand-in draws as the CPU does; a worker at a time, by that worker's seed."""
     same_everywhere(Model(name="alexnet-32"), dataset)

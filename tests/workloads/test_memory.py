@@ -14,7 +14,7 @@ import torch
 from testbed.workloads.memory import keep_freed
 
 assert keep_freed()
-for _ in range(2):
+for _ in range(20):  # until the heap has a hole of the size: up to seven times, as small blocks come to lie
     torch.ones(10_000_000)  # 40 MB, which glibc would hand back each time
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):
