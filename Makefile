@@ -25,7 +25,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
           $(if $(FAULT),--fault "$(FAULT)")
 
-.PHONY: gpu reference-gpu-counts reference-own reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-papers reference-codecs docs wheel clean
+.PHONY: gpu reference-gpu-counts reference-own reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-isgq-forms reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -136,8 +136,8 @@ reference-reports: setup-dev  ## the reports of `make reference` and `reference-
 	$(if $(wildcard build/reference-gpt/gpt),$(call keep,build/reference-gpt/gpt,gpt))
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
-# $(call begin,EXPERIMENT,FOLDER): run it into the folder, or go on with the run that is there.
-begin = if test -d $(2)/$(1); then $(TESTBED) run --resume $(2)/$(1)/*/ --quiet; else $(TESTBED) run $(1) --out $(2) --quiet; fi
+# $(call begin,EXPERIMENT,FOLDER[,OPTIONS]): run it into the folder, or go on with the run that is there.
+begin = if test -d $(2)/$(1); then $(TESTBED) run --resume $(2)/$(1)/*/ --quiet; else $(TESTBED) run $(1) $(3) --out $(2) --quiet; fi
 
 reference-systems: setup-dev  ## every system, 200 steps, 3 seeds, into results/reference/systems: hours; goes on where it was stopped
 	$(call begin,systems,build/reference-systems)
@@ -244,6 +244,13 @@ reference-terngrad-histograms: setup-dev  ## TernGrad's figure 2, gradients befo
 
 reference-isgq-figures: setup-dev  ## ISGQ's figures 1 to 4, into results/reference/isgq-figures: some ten minutes of an idle machine; goes on where it was stopped
 	$(BIN)/python -P benchmarks/isgq_figures.py --out results/reference/isgq-figures
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+
+reference-isgq-forms: setup-dev  ## every form of ISGQ at one bit and two, on CifarNet and FC, into results/reference/isgq-forms-*: half an hour; goes on where it was stopped
+	$(call begin,isgq-forms,build/reference-isgq-forms)
+	$(call keep,build/reference-isgq-forms/isgq-forms,isgq-forms-cifarnet)
+	$(call begin,isgq-forms,build/reference-isgq-forms/fc,--scale fc)
+	$(call keep,build/reference-isgq-forms/fc/isgq-forms,isgq-forms-fc)
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 # Its figures 3, 5 and 7 are drawn from what `make reference-papers PAPERS=threshold-nin` kept.

@@ -243,8 +243,9 @@ def _outcome(experiment: Experiment, folder: Path, options: dict[str, Any]) -> O
     gap = fmean(gaps)
     if gap != gap:
         return Outcome(options, NEVER, False, f"{target} not reached: it diverged")
-    score = float(frame["time_s"].max()) * (1 + max(gap, 0.0))
-    return Outcome(options, score, False, f"{target} not reached, missed by {gap:.3g}")
+    played_s = float(frame["time_s"].max())
+    missed = f", missed by {gap:.3g}" if gap > 0 else ""  # the last loss may be below it, and its window not yet
+    return Outcome(options, played_s * (1 + max(gap, 0.0)), False, f"{target} not reached in {played_s:.3g} s{missed}")
 
 
 def _stated(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,9 +43,7 @@ def test_every_file_loads_at_every_scale(path: Path, scale: str) -> None:
 def test_every_file_names_the_table_or_figure_it_is(path: Path) -> None:
     head = path.read_text().partition("[topology]")[0]
     said = " ".join(line for line in head.splitlines() if line.startswith("#"))
-    if path.stem in ("systems", "gpt", "gpt-diloco", "cifarnet-long", "faults", "own", "own-gpt"):
-        assert "Not a paper's" in said
-    else:
+    if "Not a paper's" not in said and "by `testbed tune`" not in said:
         assert "table" in said or "figure" in said
         timing_only = load(path.stem)[0].experiment.compute.timing_only  # as large as the paper's at once
         assert "paper" in tomllib.loads(path.read_text())["scale"] or timing_only
