@@ -175,9 +175,10 @@ reference-faults-emulated: setup-dev  ## a part of that on both fabrics, into re
 	$(foreach shift,$(SHIFTS),$(call shifted,$(shift)) &&) true
 	$(BIN)/python -P benchmarks/faults_on_both.py $(BOTH)/virtual/faults/* $(BOTH)/mininet/faults/* --shifted $(SHIFTS:%=$(BOTH)/%-s/faults/*)
 
-# Some 25 runs a workload and seed, and a timing-only one of each other system in each of the 15 cells.
+# Some 25 runs a workload and seed, and a timing-only one of each other system in each of the 15 cells. Its records are
+# kept, too, but for models, checkpoints and single events: another machine goes on with them.
 reference-own: setup-dev  ## our own system beside the best other, 5 networks x 3 devices x 2 workloads, into results/reference/own: a night; goes on where it was stopped
-	$(BIN)/python -P benchmarks/own_grid.py --out results/reference/own
+	$(BIN)/python -P benchmarks/own_grid.py --records results/reference/own/records --out results/reference/own
 
 # What each trial came to is kept as it ends, so that another machine can go on.
 reference-tuning: setup-dev  ## the search of each system's settings, into experiments/systems-tuned.toml: an hour or two, goes on as well
@@ -187,7 +188,8 @@ reference-tuned: reference-tuning  ## all systems with what was found, into resu
 	$(call begin,systems-tuned,build/reference-tuned)
 	$(call keep,build/reference-tuned/systems-tuned,systems-tuned)
 
-# Its records are kept, too, but for models and checkpoints: plays that are done are not played again on another machine.
+# Its records are kept, too, but for models, checkpoints and single events: plays that are done are not played again on
+# another machine.
 reference-long: setup-dev  ## cifarnet-long, into results/reference/cifarnet-long: many hours, goes on as well
 	$(call begin,cifarnet-long,results/reference)
 	$(call keep,results/reference/cifarnet-long,cifarnet-long)
