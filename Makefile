@@ -260,16 +260,17 @@ reference-threshold-figures: setup-dev  ## thresholded gradients' figures 3 to 8
 	$(BIN)/python -P benchmarks/threshold_figures.py --out results/reference/threshold-figures
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
-PAPERS := threshold-nin lenet-terngrad lenet-terngrad-vanilla cifarnet-terngrad mqgrad-12 mqgrad-18 isgq vggnet alexnet alexnet-imagenet
+PAPERS      := threshold-nin lenet-terngrad lenet-terngrad-vanilla cifarnet-terngrad mqgrad-12 mqgrad-18 isgq vggnet alexnet alexnet-imagenet
+PAPER_SEEDS := 0,1,2
 
-reference-papers: setup-dev  ## the papers' other experiments at their default scale, into results/reference/papers: 90 minutes, or PAPERS=isgq; goes on where it was stopped
+reference-papers: setup-dev  ## the papers' other experiments at their default scale, three seeds, into results/reference/papers: four hours, or PAPERS=isgq; goes on where it was stopped
 	set -e; for target in $(PAPERS); do \
 	    case $$target in \
 	        lenet-terngrad-vanilla) file=lenet-terngrad; scale="--scale vanilla"; out=build/reference-papers/vanilla;; \
 	        *) file=$$target; scale=; out=build/reference-papers;; \
 	    esac; \
 	    if test -d $$out/$$file; then $(TESTBED) run --resume $$out/$$file/*/ --quiet; \
-	    else $(TESTBED) run $$file $$scale --out $$out --quiet; fi; \
+	    else $(TESTBED) run $$file $$scale --seeds $(PAPER_SEEDS) --out $$out --quiet; fi; \
 	    mkdir -p results/reference/papers/$$target; \
 	    (cd $$out/$$file/*/ && cp summary.* *.png $(CURDIR)/results/reference/papers/$$target/); \
 	done
