@@ -186,7 +186,9 @@ reference-tuning: setup-dev  ## the search of each system's settings, into exper
 
 reference-tuned: reference-tuning  ## all systems with what was found, into results/reference/systems-tuned: hours, goes on as well
 	$(call begin,systems-tuned,build/reference-tuned)
+	$(TESTBED) plot build/reference-tuned/systems-tuned/* --kind ranking --format png --out build/reference-tuned/systems-tuned/*
 	$(call keep,build/reference-tuned/systems-tuned,systems-tuned)
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 # Its records are kept, too, but for models, checkpoints and single events: plays that are done are not played again on
 # another machine.
