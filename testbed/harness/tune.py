@@ -2,9 +2,10 @@
 
 Every system gets as many trials, on the same network and seeds, which must not be those that are reported. The first
 trial is the experiment as it stands; the others are proposed by Optuna's TPE sampler with a fixed seed. What is made
-small is what the experiment compares: the time to its target, on the run's clock. A trial that misses the target
-counts as longer than any that reaches it, by how far it misses. A trial that has taken as long as the best one before
-it cannot win any more, and ends there.
+small is what the experiment compares: the time to its target, on the run's clock. A trial that has taken as long as
+the best one before it cannot win any more, and ends there. One that misses the target, at its end or there, is worse
+than any that reaches it; the sampler is told the time that it took, no less than the best, and longer by how far it
+misses.
 
 Each system is searched in turn of its own trials, so the result does not depend on how many systems are searched at
 once. What each trial came to stands in one file of its system, `trials.jsonl`; what stands there is not done again, on
@@ -129,8 +130,8 @@ def outcomes(folder: Path) -> list[Outcome]:
 
 
 def best(found: Sequence[Outcome]) -> Outcome:
-    """The trial with the least score, the first of equals."""
-    return min(found, key=lambda outcome: outcome.score)
+    """The trial with the least score of those that reach the target, or else of all; the first of equals."""
+    return min(found, key=lambda outcome: (not outcome.reached, outcome.score))
 
 
 def _tune_one(folder: Path, data: dict[str, Any], fabric: str, budget: Budget, system: str) -> None:
@@ -149,7 +150,7 @@ def _tune_one(folder: Path, data: dict[str, Any], fabric: str, budget: Budget, s
         trial = study.ask(space)
         if number == len(done):
             tried = attempt(experiment, system, dict(trial.params), budget.seeds, done)
-            done.append(_play(tried, fabric, folder / f"trial-{number}", system, trial.params))
+            done.append(_play(tried, fabric, folder / f"trial-{number}", system, trial.params, done))
             write_whole(folder / TRIALS_FILE, msgspec.json.Encoder().encode_lines(done))
         study.tell(trial, done[number].score)
 
@@ -187,7 +188,9 @@ def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: float(f"{value:.3g}") if isinstance(value, float) else value for name, value in values.items()}
 
 
-def _play(tried: Experiment, fabric: str, folder: Path, system: str, values: Mapping[str, Any]) -> Outcome:
+def _play(
+    tried: Experiment, fabric: str, folder: Path, system: str, values: Mapping[str, Any], before: Sequence[Outcome]
+) -> Outcome:
     """Play one trial and tell what came of it."""
     if not (folder / info_file.FILE_NAME).is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -200,7 +203,7 @@ def _play(tried: Experiment, fabric: str, folder: Path, system: str, values: Map
             if isinstance(error, RoleDied) and not error.diverged:
                 raise
             return Outcome(options, NEVER, False, f"diverged: {error}")
-    return _outcome(tried, folder, options)
+    return _outcome(tried, folder, options, before)
 
 
 def attempt(
@@ -221,13 +224,18 @@ def attempt(
         "eval_images": experiment.run.probe_images,
         "stop_at_target": True,
     }
-    if reached := [each.score for each in before if each.reached]:
-        run["stop_after_s"] = min(reached) * len(seeds)
+    if least_s := _least_s(before):
+        run["stop_after_s"] = least_s * len(seeds)
     return from_dict({**data, "systems": {system: {**own, **_rounded(values)}}, "run": run}, "the experiment")
 
 
-def _outcome(experiment: Experiment, folder: Path, options: dict[str, Any]) -> Outcome:
-    """The mean time to the target over the seeds; where one misses it, longer than any by how far it does."""
+def _least_s(found: Sequence[Outcome]) -> float:
+    """The shortest time to the target, or 0 where no trial has reached it."""
+    return min((each.score for each in found if each.reached), default=0.0)
+
+
+def _outcome(experiment: Experiment, folder: Path, options: dict[str, Any], before: Sequence[Outcome]) -> Outcome:
+    """The mean time to the target over the seeds; where one misses it, no less than the best, longer by how far."""
     run = load_run(folder)
     target = Target.of(run.info)
     frame = measure(run, target)
@@ -245,7 +253,8 @@ def _outcome(experiment: Experiment, folder: Path, options: dict[str, Any]) -> O
         return Outcome(options, NEVER, False, f"{target} not reached: it diverged")
     played_s = float(frame["time_s"].max())
     missed = f", missed by {gap:.3g}" if gap > 0 else ""  # the last loss may be below it, and its window not yet
-    return Outcome(options, played_s * (1 + max(gap, 0.0)), False, f"{target} not reached in {played_s:.3g} s{missed}")
+    score = max(played_s, _least_s(before)) * (1 + max(gap, 0.0))
+    return Outcome(options, score, False, f"{target} not reached in {played_s:.3g} s{missed}")
 
 
 def _stated(table: Mapping[str, Any]) -> dict[str, Any]:

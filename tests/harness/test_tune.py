@@ -59,7 +59,7 @@ def test_a_trial_takes_as_long_to_its_target_as_the_run_that_is_reported(small_d
     it = small(systems={"concord": {}}, run=runs, training=training)
     options = tune.standing(it, "concord")
     trying = tune.attempt(it, "concord", options, (100,), before=[])
-    tried = tune._play(trying, "virtual", tmp_path / "trial", "concord", options)
+    tried = tune._play(trying, "virtual", tmp_path / "trial", "concord", options, [])
     reported = msgspec.structs.replace(it.run, seeds=[100])
     whole = load_run(start(msgspec.structs.replace(it, run=reported), tmp_path / "whole"))
     trial = load_run(tmp_path / "trial")
@@ -77,17 +77,30 @@ def test_a_trial_ends_when_it_can_only_be_slower_than_the_best_before_it(small_d
     it = small(systems={"baseline": {}}, training={"steps": 40, "batch_size": 16})
     options = {"rate": 1e-6, "momentum": 0.0}  # never gets there
     whole = tune._play(
-        tune.attempt(it, "baseline", options, (100,), []), "virtual", tmp_path / "a", "baseline", options
+        tune.attempt(it, "baseline", options, (100,), []), "virtual", tmp_path / "a", "baseline", options, []
     )
     [result] = load_run(tmp_path / "a").results
     best = Outcome({"rate": 0.1}, float(result.steps["time_s"].iloc[9]), True, "")
     missed = Outcome({"rate": 0.1}, best.score / 2, False, "")  # limits nothing: it reached nothing
     trying = tune.attempt(it, "baseline", options, (100,), [missed, best])
-    tried = tune._play(trying, "virtual", tmp_path / "b", "baseline", options)
+    tried = tune._play(trying, "virtual", tmp_path / "b", "baseline", options, [missed, best])
     [stopped] = load_run(tmp_path / "b").results
     assert len(result.steps) == 40 and len(stopped.steps) == 10
     assert best.score <= tried.score < whole.score and not tried.reached
     assert tune.attempt(it, "baseline", options, (100, 101), [best]).run.stop_after_s == 2 * best.score
+
+
+@pytest.mark.slow
+def test_a_trial_that_misses_is_worse_than_one_that_reaches_however_soon_it_ends(
+    small_data: None, tmp_path: Path
+) -> None:
+    it = small(systems={"local-sgd": {"local_steps": 50}}, training={"steps": 10, "batch_size": 16})
+    options = {"rate": 1e-6, "momentum": 0.0, "local_steps": 50}  # never gets there, and is done at once
+    slow = Outcome({"rate": 0.1}, 1e6, True, "")
+    trying = tune.attempt(it, "local-sgd", options, (100,), [slow])
+    tried = tune._play(trying, "virtual", tmp_path, "local-sgd", options, [slow])
+    assert not tried.reached and tried.score >= slow.score
+    assert tune.best([Outcome({}, 1.0, False, ""), slow]) == slow
 
 
 @pytest.mark.slow
@@ -98,7 +111,7 @@ def test_a_trial_that_diverges_is_the_worst_and_the_search_goes_on(
     """Whether its codec says so (fp16), or only its losses (the baseline, whose vectors travel as they are)."""
     it = small(systems={system: {}}, training={"steps": 12, "batch_size": 16})
     options = {"rate": 1e6, "momentum": 0.0}
-    tried = tune._play(tune.attempt(it, system, options, (100,), []), "virtual", tmp_path, system, options)
+    tried = tune._play(tune.attempt(it, system, options, (100,), []), "virtual", tmp_path, system, options, [])
     assert tried.score == tune.NEVER and not tried.reached and "diverged" in tried.said
 
 
