@@ -65,11 +65,9 @@ def band(axes: Axes, x: Any, middle: Any, half: Any, color: str, seeds: int, **c
 
 def legend(figure: Figure, handles: Sequence[Any], columns: int = LEGEND_COLUMNS) -> None:
     """A legend below all panels, for which the figure grows; in fewer columns where long names need the room."""
-    em_inches = FontProperties(size=matplotlib.rcParams["legend.fontsize"]).get_size_in_points() / 72
-    entry_ems = HANDLE_EMS + LETTER_EMS * max((len(str(one.get_label())) for one in handles), default=0)
-    columns = max(1, min(columns, len(handles), int(figure.get_figwidth() / (entry_ems * em_inches))))
+    columns = columns_within(figure.get_figwidth(), [str(one.get_label()) for one in handles], columns)
     lines = -(-len(handles) // columns)
-    figure.set_figheight(figure.get_figheight() + LINE_EMS * em_inches * lines + 0.05)
+    figure.set_figheight(figure.get_figheight() + LINE_EMS * _em_inches() * lines + 0.05)
     figure.legend(
         handles=list(handles),
         loc="outside lower left",
@@ -80,6 +78,20 @@ def legend(figure: Figure, handles: Sequence[Any], columns: int = LEGEND_COLUMNS
         labelspacing=0.25,
         borderaxespad=0.1,
     )
+
+
+def columns_within(inches: float, labels: Sequence[str], most: int) -> int:
+    """How many columns a legend of these labels may have to be no wider; one at least, and `most` at most."""
+    for columns in range(min(most, len(labels)), 1, -1):
+        longest = [max(map(len, column)) for column in np.array_split(labels, columns)]  # as matplotlib fills them
+        if sum(HANDLE_EMS + LETTER_EMS * letters for letters in longest) * _em_inches() <= inches:
+            return columns
+    return 1
+
+
+def _em_inches() -> float:
+    """The size of a legend's font."""
+    return FontProperties(size=matplotlib.rcParams["legend.fontsize"]).get_size_in_points() / 72
 
 
 def keys(systems: Iterable[str]) -> list[Line2D]:

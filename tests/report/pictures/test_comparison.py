@@ -159,3 +159,12 @@ def test_many_systems_make_the_picture_taller_not_the_bars_thinner(make_run: Mak
     systems = ["baseline", *(f"system-{k}" for k in range(19))]
     height, width = pixels(make_run(systems=systems, steps=5)).shape[:2]
     assert width == 1650 and height > 1500
+
+
+@pytest.mark.parametrize("kind", ["comparison", "stacked"])
+def test_a_legend_of_long_names_is_no_wider_than_the_picture(make_run: MakeRun, kind: str) -> None:
+    systems = ["baseline", "hierarchical-allreduce", *(f"a-system-with-a-long-name-{k}" for k in range(7))]
+    figure = pictures.draw(load(make_run(systems=systems, steps=5)), kind)
+    png(figure)
+    [legend] = [legend for part in (figure, *figure.subfigs) for legend in part.legends]
+    assert legend.get_window_extent().x1 <= figure.bbox.x1

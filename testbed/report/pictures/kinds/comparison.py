@@ -38,13 +38,18 @@ def comparison(run: Run, frame: pd.DataFrame) -> Figure:
     Loss by step and by time, speedup over the baseline, bytes; where no system reached the target, how long a step
     takes in the place of speedups; of a run in which nothing was computed, these two alone.
     """
-    count = frame["system"].nunique()
-    rows = max(math.ceil(count / LEGEND_COLUMNS), 1)
+    handles = [handle(system) for system in dict.fromkeys(frame["system"])]
+    count = len(handles)
+    columns = parts.columns_within(WIDTH, [str(one.get_label()) for one in handles], LEGEND_COLUMNS)
+    rows = max(math.ceil(count / columns), 1)
     panels = TIMING_PANELS if timing_only(run.info) else PANELS
     heights = [HEADING + LEGEND_ROW * (rows - 1), panels + taller(count)]
     figure = Sheet(WIDTH, sum(heights), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
     heading, body = np.asarray(figure.subfigures(2, 1, height_ratios=heights))
     _head(heading, heights[0], run, frame)
+    if handles:
+        below = (0.004, -0.1 / heights[0])
+        heading.legend(handles=handles, loc="lower left", bbox_to_anchor=below, ncols=columns, frameon=False)
     shape = {"nrows": 1} if timing_only(run.info) else {"nrows": 2, "height_ratios": [1.0, bars_share(count)]}
     draw_panels(list(body.subplots(ncols=2, **shape).flat), run, frame)
     return figure
@@ -74,7 +79,7 @@ def bars_share(systems: int) -> float:
 
 
 def _head(figure: SubFigure, height: float, run: Run, frame: pd.DataFrame) -> None:
-    """Title, verdict, conditions, a warning where one is due, and the legend of all panels, in `height` inches."""
+    """Title, verdict, conditions, and a warning where one is due, in `height` inches above the legend."""
     figure.text(0.012, 1 - 0.10 / height, title(run), fontsize=15, fontweight="bold", va="top")
     figure.text(0.012, 1 - 0.42 / height, verdict(run, frame), fontsize=11.5, va="top")
     figure.text(0.012, 1 - 0.68 / height, conditions(run), fontsize=8.6, color=INK.small, va="top")
@@ -88,11 +93,6 @@ def _head(figure: SubFigure, height: float, run: Run, frame: pd.DataFrame) -> No
         text = " · ".join(warnings)
         place = (0.988, 1 - 0.11 / height)
         figure.text(*place, text, fontsize=11, fontweight="bold", color="white", ha="right", va="top", bbox=band)
-    systems = dict.fromkeys(frame["system"])
-    handles = [handle(system) for system in systems]
-    if handles:
-        below = (0.004, -0.1 / height)
-        figure.legend(handles=handles, loc="lower left", bbox_to_anchor=below, ncols=LEGEND_COLUMNS, frameon=False)
 
 
 def handle(system: str) -> Line2D:

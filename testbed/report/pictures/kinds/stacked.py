@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from testbed.record.reader import Run
 from testbed.report.numbers.asked import timing_only
+from testbed.report.pictures import parts
 from testbed.report.pictures.kinds.comparison import bars_share, draw_panels, handle, taller
 from testbed.report.pictures.registry import picture
 from testbed.report.pictures.style import Sheet
@@ -18,12 +19,13 @@ LEGEND_COLUMNS, LEGEND_ROW = 3, 0.24
 @picture("stacked", wide=True)
 def stacked(run: Run, frame: pd.DataFrame) -> Figure:
     """The comparison, its panels one below the other, for a narrow page."""
-    systems = list(dict.fromkeys(frame["system"]))
-    bars = PANEL * min(bars_share(len(systems)), 1.0) + taller(len(systems))
+    handles = [handle(system) for system in dict.fromkeys(frame["system"])]
+    columns = parts.columns_within(WIDTH, [str(one.get_label()) for one in handles], LEGEND_COLUMNS)
+    bars = PANEL * min(bars_share(len(handles)), 1.0) + taller(len(handles))
     heights = [bars, bars] if timing_only(run.info) else [PANEL, PANEL, bars, bars]
-    legend = LEGEND_ROW * -(-len(systems) // LEGEND_COLUMNS)
+    legend = LEGEND_ROW * -(-len(handles) // columns)
     figure = Sheet(WIDTH, sum(heights) + legend)
     draw_panels(list(figure.subplots(len(heights), 1, height_ratios=heights)), run, frame)
-    if systems:
-        figure.legend(handles=list(map(handle, systems)), loc="outside upper left", ncols=LEGEND_COLUMNS, frameon=False)
+    if handles:
+        figure.legend(handles=handles, loc="outside upper left", ncols=columns, frameon=False)
     return figure
