@@ -79,6 +79,11 @@ class CodecError(TestbedError):
 class NotFinite(CodecError):
     """A vector that is to be encoded holds NaN or infinity: training has diverged, if its rate is too high, say."""
 
+    @classmethod
+    def of(cls, what: str) -> NotFinite:
+        """The error of a layer or a signal, as it is named."""
+        return cls(f"{what}: NaN or infinity among its values")
+
 
 def of_file(error: OSError, place: object = None) -> str:
     """What the system says of a file, in one line that names it; else `place`, where it must be."""

@@ -178,7 +178,7 @@ class AdaptiveToNorm:
 def _checked(layer: Layer, squares: float, largest: int) -> tuple[float, float]:
     """(sum of squares, largest magnitude) of a layer, of the latter's bits."""
     if largest >= INFINITY_BITS:
-        raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
+        raise NotFinite.of(f"layer {layer.name}")
     return squares, float(np.uint32(largest).view(np.float32))
 
 

@@ -193,4 +193,4 @@ def require_finite(x: Elements, layers: Iterable[Layer]) -> None:
     layers = list(layers)
     for layer, place in zip(layers, stretches(layer.size for layer in layers), strict=True):
         if not all_finite(x[place]):
-            raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
+            raise NotFinite.of(f"layer {layer.name}")

@@ -59,7 +59,7 @@ class BlockFormat(TritFormat):
         buffers = self.buffers(self._pool.take(self.scale_count, np.float32), x)
         for position, (layer, run, blocks) in enumerate(zip(self.ternary, self.runs, self.blocks, strict=True)):
             if not code(position, layer, buffers[2][run], buffers[0][blocks]):
-                raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
+                raise NotFinite.of(f"layer {layer.name}")
         return buffers
 
 

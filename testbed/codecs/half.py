@@ -88,6 +88,6 @@ class Half(VectorCodec):
 def _shift(layer: Layer, largest: int) -> int:
     """The exponent of the power of two that a layer is multiplied by; `largest` are its largest magnitude's bits."""
     if largest >= INFINITY_BITS:
-        raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
+        raise NotFinite.of(f"layer {layer.name}")
     _, exponent = math.frexp(np.uint32(largest).view(np.float32))
     return min(_TOP - exponent, _LARGEST_SHIFT) if largest else 0

@@ -101,7 +101,7 @@ class OneBit(VectorCodec):
             kept = None if rest is None else rest[layer.slice]
             on.onebit.pack(x[layer.slice], kept, signs[run], means[here], columns.length)
             if not all_finite(means[here]):
-                raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
+                raise NotFinite.of(f"layer {layer.name}")
         return [means, signs]
 
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:

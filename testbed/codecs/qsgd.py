@@ -179,4 +179,4 @@ class QSGD(VectorCodec):
 
 def _require(finite: bool, layer: Layer) -> None:
     if not finite:
-        raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
+        raise NotFinite.of(f"layer {layer.name}")

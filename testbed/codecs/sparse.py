@@ -238,7 +238,7 @@ class SparseCodec(VectorCodec):
             return
         for layer, place in zip(self.layout, _of(counts), strict=True):
             if not all_finite(values[place]):
-                raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
+                raise NotFinite.of(f"layer {layer.name}")
 
     def _beyond(self, position: int) -> CodecError:
         layer = self.layout.layers[position]

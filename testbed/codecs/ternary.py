@@ -121,7 +121,7 @@ def _limit(on: ModuleType, layer: Layer, x: Elements, clip: float | None) -> np.
     """max|clip(g)| of one layer."""
     total, squares, largest = on.vectors.moments(x)
     if largest >= INFINITY_BITS:
-        raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
+        raise NotFinite.of(f"layer {layer.name}")
     top = np.uint32(largest).view(np.float32)
     if clip is None or top == 0:
         return top
@@ -200,7 +200,7 @@ def _plain(on: ModuleType, layer: Layer, x: Elements) -> tuple[np.float32, np.fl
     """(alpha, Delta) of one layer: 0.7 times the mean magnitude, and the mean of what is above it."""
     total, largest = on.ternary.magnitude(x)
     if largest >= INFINITY_BITS:
-        raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
+        raise NotFinite.of(f"layer {layer.name}")
     threshold = np.float32(0.7 * total / max(len(x), 1))
     count, kept = on.ternary.kept(x, threshold)
     return np.float32(kept / max(count, 1)), threshold

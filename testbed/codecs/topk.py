@@ -61,7 +61,7 @@ class Largest:
         for layer in self.layout:
             places, top = on.topk.largest(x[layer.slice], self.wanted(layer, kept), self._pool.take)
             if top >= INFINITY_BITS:
-                raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
+                raise NotFinite.of(f"layer {layer.name}")
             places += np.uint32(layer.offset)
             parts.append(places)
         room = self._pool.take(sum(part.size for part in parts), np.uint32)

@@ -184,7 +184,7 @@ class Uniform(VectorCodec):
             if layer.size:
                 range_[:] = on.uniform.extremes(x[layer.slice], _part(rest, layer))
             if not np.isfinite(range_).all():
-                raise NotFinite(f"layer {layer.name}: NaN or infinity among its values")
+                raise NotFinite.of(f"layer {layer.name}")
         return ranges
 
     def _rules(self, ranges: np.ndarray, bits: int, key: Key | None) -> list[_Rule]:

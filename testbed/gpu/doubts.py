@@ -51,7 +51,7 @@ class Doubts:
         wrong = [not finite for finite in self._peaks.isfinite().cpu().tolist()]
         if not any(wrong):  # each is finite, and their sum is not
             return None
-        return NotFinite(f"layer {self._names[wrong.index(True)]}: NaN or infinity among its values")
+        return NotFinite.of(f"layer {self._names[wrong.index(True)]}")
 
 
 def drop() -> None:

@@ -98,7 +98,7 @@ class FactorCodec(ABC):
     def require_finite(self, signal: Elements, name: str) -> None:
         """CodecError with `name` where a value is NaN or infinite."""
         if not all_finite(signal.reshape(-1)):
-            raise NotFinite(f"{name}: NaN or infinity among its values")
+            raise NotFinite.of(name)
 
     def pairs(self, signals: Sequence[torch.Tensor]) -> list[Factors]:
         """The inverse of `signals`, for flat ones."""
