@@ -31,12 +31,9 @@ accumulated to the global server once that is significant. Where the paper leave
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from math import inf
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -47,12 +44,12 @@ from testbed.codecs.floats import Float32
 from testbed.codecs.ternary import Ternary, ThresholdTernary
 from testbed.gpu.moves import is_far, numbers, of_largest
 from testbed.message import Message
-from testbed.record.events import Guard, Threshold
-from testbed.roles.attendance import CATCH_UP, Attendance, answered, caught_up
+from testbed.roles.attendance import Attendance, answered, caught_up
 from testbed.roles.compute import NOTHING, Work
 from testbed.roles.node import Node
 from testbed.systems.protocols.base import Knob, Options, System, Task
 from testbed.systems.protocols.rounds import Missed, Rounds
+from testbed.systems.protocols.synchronizer import GradientSynchronizer, Updates
 from testbed.types import Fraction, Positive
 from testbed.wan.plan import region_of
 from testbed.workloads.optimizer import EMA, Optimizer
@@ -134,18 +131,6 @@ class GlobalState:
     residual: torch.Tensor
 
 
-@dataclass
-class Pending:
-    """An LPS's contribution on its way through a round. At a boundary there is none."""
-
-    contribution: torch.Tensor | None = None
-    sent_s: float = 0.0
-    settled: asyncio.Event = field(default_factory=asyncio.Event)
-    reference: torch.Tensor | None = None  # eta * g_ref of the latest step
-    asked: int = 0  # latest round the global server asked this LPS for
-    closed: int = 0  # latest round whose mean has arrived
-
-
 class WeightGrad(System):
     name = "weightgrad"
     alike = True
@@ -163,7 +148,8 @@ class WeightGrad(System):
         self.weights = self.coder(ThresholdTernary(task.layout))
         self.floats = self.coder(Float32(task.layout))
         self.carrier = self.weights if options.quantize_weights else self.floats  # of weights to the workers
-        self.exchange = self.gradients if options.exchange == "ternary" else self.weights  # of updates
+        feedback = options.exchange == "deterministic-feedback"
+        self.updates = Updates(self.weights if feedback else self.gradients, self.floats, feedback)
         self.varying.add("significant")  # when such messages are sent depends on the data
         self.epoch_steps = options.epoch_steps or task.training.epoch_steps(task.images)
 
@@ -172,8 +158,7 @@ class WeightGrad(System):
         if name in self.task.roles.workers:
             quantized = self.weights.quantize(initial) if self.options.quantize_weights else initial.clone()
             return WorkerState(0, quantized, zeros)
-        feedback = self.options.exchange == "deterministic-feedback"
-        residual = zeros.clone() if feedback else initial.new_empty(0)
+        residual = zeros.clone() if self.updates.feedback else initial.new_empty(0)
         if name == self.task.roles.global_server:
             return GlobalState(0, 0.0, residual)
         decay = self.task.training.ema_decay
@@ -213,15 +198,13 @@ class WeightGrad(System):
     # Local parameter server (Algorithms 3 and 4)
 
     async def lps(self, node: Node, state: LPSState) -> None:
-        pending = Pending()
-        node.spawn_server(self._answer_global_server(node, state, pending))
+        synchronizer = GradientSynchronizer(node, self.task, state, self.options, self.updates, self.tolerance)
+        node.spawn_server(synchronizer.serve())
         clients = self.attendance(node, partial(self._weights_message, node, state))
         async for step in node.steps(state):
             messages = await self._pull_gradients(node, clients, step)
-            pending.reference = await node.compute(self._applying(messages), self._apply, state, messages, step)
-            if pending.contribution is None and (reason := self._significant(node, state, pending, step)):
-                await self._contribute(node, state, pending, reason)
-            await self._await_mean(node, pending)
+            reference = await node.compute(self._applying(messages), self._apply, state, messages, step)
+            await synchronizer.step_done(reference, step)
             await node.broadcast(clients.present, await self._weights_message(node, state, step))
             await clients.readmit(step)
         await clients.end(state.step - 1)
@@ -290,109 +273,14 @@ class WeightGrad(System):
     def _clamped(self, threshold: float) -> float:
         return min(max(threshold, self.options.threshold_min), self.options.threshold_max)
 
-    def _significant(self, node: Node, state: LPSState, pending: Pending, step: int) -> str:
-        """Why g_u goes to the global server now: "significant", "interval" (T is over), or "" for not yet."""
-        if self.task.sizes is not None:
-            return "significant" if self.task.sizes.significant(node.name, step) else self._interval(node, state)
-        assert pending.reference is not None and state.threshold is not None
-        reference, update = numbers(*map(torch.linalg.vector_norm, (pending.reference, state.update)))
-        significance = update / reference if reference else 0.0
-        if significance >= state.threshold:
-            node.record(
-                Threshold(
-                    time_s=node.now(),
-                    node=node.name,
-                    step=step,
-                    significance=significance,
-                    threshold=state.threshold,
-                )
-            )
-            return "significant"
-        return self._interval(node, state)
-
-    def _interval(self, node: Node, state: LPSState) -> str:
-        return "interval" if node.now() - state.last_exchange_s >= self.options.t_s else ""
-
-    async def _contribute(self, node: Node, state: LPSState, pending: Pending, reason: str) -> None:
-        """Send g_u to the global server; the boundary waits for the mean it will be part of."""
-        pending.contribution, state.update = state.update, torch.zeros_like(state.update)
-        pending.sent_s = node.now()
-        pending.settled.clear()
-        node.spawn(self._settled(node, pending))
-        key = Key(self.task.seed, self.task.roles.stream_of(node.name), state.step)
-        charge = self.task.encoding(self.exchange)
-        buffers = await node.compute(charge, self._encode_update, pending.contribution, state.residual, key)
-        await node.send(node.global_server, Message(reason, state.step, buffers))
-
-    async def _await_mean(self, node: Node, pending: Pending) -> None:
-        """Line 9: do not answer the workers before the mean when pulling blocks, and else (T) once it is overdue."""
-        if pending.contribution is None:
-            return
-        if self.options.pull == "blocking":
-            await self._settled(node, pending, self._bound_s(node, pending))
-            return
-        if node.now() - pending.sent_s <= self.options.t_s or self._bound_s(node, pending) <= 0:
-            return
-        since_s = node.now()
-        node.record(Guard(time_s=since_s, node=node.name, guard="T", peer=node.global_server))
-        await self._settled(node, pending, self._bound_s(node, pending))
-        held_s = node.now() - since_s
-        node.record(Guard(time_s=node.now(), node=node.name, guard="T", peer=node.global_server, held_s=held_s))
-
-    def _bound_s(self, node: Node, pending: Pending) -> float:
-        """How much longer workers are held at most: with a tolerance to `patience_s` after T."""
-        if self.tolerance is None:
-            return inf
-        return pending.sent_s + self.options.t_s + self.tolerance.patience_s - node.now()
-
-    async def _settled(self, node: Node, pending: Pending, bound_s: float = inf) -> None:
-        """Wait for the mean that has the region's contribution in it, or until the bound is over."""
-        if self.tolerance is None:
-            await node.wait(pending.settled, "the mean of its contribution")
-            return
-        with suppress(TimeoutError):
-            async with nullcontext() if bound_s == inf else node.timeout(max(bound_s, 0.0)):
-                await pending.settled.wait()
-
-    async def _answer_global_server(self, node: Node, state: LPSState, pending: Pending) -> None:
-        """The Gradient Synchronizer's receiving side."""
-        async for peer, message in node.serve((node.global_server,)):
-            if message.kind == "request":
-                pending.asked = message.step
-            else:
-                carrier = self.floats if message.kind == CATCH_UP else self.exchange
-                work = self.task.decoding(carrier, message) + self.task.passes(4)
-                await node.compute(work, self._reconcile, state, pending, message)
-                state.last_exchange_s = node.now()
-                await node.send(peer, Message("ack", message.step))
-                pending.closed = message.step
-            if pending.contribution is None and pending.asked > pending.closed:
-                await self._contribute(node, state, pending, "asked")
-
-    def _reconcile(self, state: LPSState, pending: Pending, message: Message) -> None:
-        """Take the mean of a round in; `numbers[0]` says whether this region's contribution is part of it."""
-        mean = self._decode_update(message)
-        own = pending.contribution if message.numbers[0] else None
-        if self.options.reconcile == "exact" or self.task.timing_only:
-            if own is not None:
-                state.weights.add_(own)
-            state.weights.sub_(mean)
-        elif self.options.aggregate == "average" or pending.reference is None:
-            state.weights.sub_(mean)
-        elif torch.linalg.vector_norm(mean) > torch.linalg.vector_norm(pending.reference):
-            state.weights.sub_(mean).add_(pending.reference)
-        if own is not None:
-            pending.contribution = None
-            pending.settled.set()
-
     # Global server
 
     async def global_server(self, node: Node, state: GlobalState) -> None:
         async def average(messages: Sequence[Message], number: int) -> Sequence:
-            charge = self.task.encoding(self.exchange, self.task.adding(self.exchange, messages))
+            charge = self.task.encoding(self.updates.codec, self.task.adding(self.updates.codec, messages))
             return await node.compute(charge, self._average, state, messages, number)
 
-        missed = Missed(node, self.task, self.exchange, self.floats)
+        missed = Missed(node, self.task, self.updates.codec, self.floats)
         rounds = Rounds(node, state, self.options.t_local_s, self.options.t_global_s, average, self.tolerance, missed)
         async for peer, message in node.serve(node.lpss, rounds.busy):
             if message.kind == "ack":
@@ -403,23 +291,11 @@ class WeightGrad(System):
 
     def _average(self, state: GlobalState, messages: Sequence[Message], number: int) -> Sequence:
         """The mean of the contributions, quantized like them."""
-        mean = torch.stack([self._decode_update(message) for message in messages]).mean(0)
+        mean = torch.stack([self.updates.decode(message) for message in messages]).mean(0)
         stream = self.task.roles.stream_of(self.task.roles.global_server)
-        return self._encode_update(mean, state.residual, Key(self.task.seed, stream, number))
+        return self.updates.encode(mean, state.residual, Key(self.task.seed, stream, number))
 
-    # Quantizers of the exchange and of the weights
-
-    def _encode_update(self, update: torch.Tensor, residual: torch.Tensor, key: Key) -> Sequence:
-        """Quantize an update for the WAN; with feedback, `residual` takes part and keeps what is left out."""
-        if self.options.exchange == "ternary":
-            return self.gradients.encode(update, key)
-        wanted = update + residual
-        buffers = self.weights.encode(wanted)
-        residual.copy_(wanted.sub_(self.weights.decode(buffers)))
-        return buffers
-
-    def _decode_update(self, message: Message) -> torch.Tensor:
-        return (self.floats if message.kind == CATCH_UP else self.exchange).decode(message.buffers)
+    # The optimizer, and the quantizer of the weights
 
     def _optimizer(self) -> Optimizer:
         """The LPS's update; momentum is already in what the workers send."""

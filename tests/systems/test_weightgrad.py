@@ -16,7 +16,8 @@ from testbed.message import Message
 from testbed.record.events import Exchange, Guard, StepDone, Threshold
 from testbed.roles.roles import Roles
 from testbed.systems import Node
-from testbed.systems.weightgrad import LPSState, Pending, WeightGrad, WeightGradOptions
+from testbed.systems.protocols.synchronizer import GradientSynchronizer
+from testbed.systems.weightgrad import LPSState, WeightGrad, WeightGradOptions
 from testbed.wan.profile import Link, Profile
 from testbed.workloads.config import Training
 from testbed.workloads.optimizer import Adam
@@ -48,14 +49,14 @@ def guards(played: Played, name: str) -> list[tuple[str, str, float | None]]:
 def agreed(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[torch.Tensor]]:
     """By LPS: weights + unexchanged update + contribution under way, after each mean was taken in."""
     seen: dict[int, list[torch.Tensor]] = {}
-    original = WeightGrad._reconcile
+    original = GradientSynchronizer.reconcile
 
-    def reconcile(self: WeightGrad, state: LPSState, pending: Pending, message: Message) -> None:
-        original(self, state, pending, message)
-        under_way = 0 if pending.contribution is None else pending.contribution
+    def reconcile(self: GradientSynchronizer, message: Message) -> None:
+        original(self, message)
+        under_way, state = 0 if self.contribution is None else self.contribution, self._state
         seen.setdefault(id(state), []).append(state.weights + state.update + under_way)
 
-    monkeypatch.setattr(WeightGrad, "_reconcile", reconcile)
+    monkeypatch.setattr(GradientSynchronizer, "reconcile", reconcile)
     return seen
 
 
@@ -148,17 +149,22 @@ def test_it_learns_and_the_regions_end_up_close() -> None:
 # Reconciliation to the paper's letter
 
 
-def reconciled(options: Mapping[str, Any], mean: float, reference: float | None) -> tuple[torch.Tensor, Pending]:
+def reconciled(
+    options: Mapping[str, Any], mean: float, reference: float | None
+) -> tuple[torch.Tensor, GradientSynchronizer]:
     """What becomes of weights of 1 with a contribution of 0.25 when a mean arrives, in float32."""
-    system = WeightGrad(quadratic_task(ROLES, 1, layout=FLOAT), WeightGradOptions(**options))
+    task = quadratic_task(ROLES, 1, layout=FLOAT)
+    system = WeightGrad(task, WeightGradOptions(**options))
     state = system.initial_state("a/lps")
     assert isinstance(state, LPSState)
     state.weights = torch.ones(FLOAT.size)
-    pending = Pending(contribution=torch.full((FLOAT.size,), 0.25))
-    pending.reference = None if reference is None else torch.full((FLOAT.size,), reference)
-    buffers = system._encode_update(torch.full((FLOAT.size,), mean), state.residual, Key(0, 0, 0))
-    system._reconcile(state, pending, Message("mean", 1, buffers, (1.0,)))
-    return state.weights, pending
+    nowhere: Any = None  # nothing is sent
+    synchronizer = GradientSynchronizer(nowhere, task, state, system.options, system.updates)
+    synchronizer.contribution = torch.full((FLOAT.size,), 0.25)
+    synchronizer.reference = None if reference is None else torch.full((FLOAT.size,), reference)
+    buffers = system.updates.encode(torch.full((FLOAT.size,), mean), state.residual, Key(0, 0, 0))
+    synchronizer.reconcile(Message("mean", 1, buffers, (1.0,)))
+    return state.weights, synchronizer
 
 
 @pytest.mark.parametrize(
@@ -171,10 +177,10 @@ def reconciled(options: Mapping[str, Any], mean: float, reference: float | None)
     ],
 )
 def test_reconcile(options: dict[str, str], mean: float, reference: float, expected: float) -> None:
-    weights, pending = reconciled(options, mean, reference)
+    weights, synchronizer = reconciled(options, mean, reference)
     torch.testing.assert_close(weights, torch.full_like(weights, expected))
-    assert pending.contribution is None
-    assert pending.settled.is_set()
+    assert synchronizer.contribution is None
+    assert synchronizer._settled.is_set()
 
 
 @pytest.mark.parametrize("aggregate", ["serial", "average"])
@@ -321,9 +327,9 @@ def test_feedback_keeps_what_is_not_sent() -> None:
     generator = torch.Generator().manual_seed(0)
     for step in range(20):
         update = torch.randn(SMALL.size, generator=generator)
-        buffers = system._encode_update(update, residual, Key(0, 0, step))
+        buffers = system.updates.encode(update, residual, Key(0, 0, step))
         accumulated += update
-        sent += system._decode_update(Message("significant", step, buffers))
+        sent += system.updates.decode(Message("significant", step, buffers))
         torch.testing.assert_close(sent + residual, accumulated, rtol=1e-5, atol=1e-5)
     assert residual.norm() < accumulated.norm()
 
