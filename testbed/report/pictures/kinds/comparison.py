@@ -185,7 +185,7 @@ def _speedup_bars(axes: Axes, together: list[dict], target: Target) -> None:
     _bars(axes, together, "speedup_vs_baseline" if related else "time_to_target_s", labels)
     if related:
         axes.axvline(1.0, color=INK.text, lw=1.0, ls=parts.DASHES, zorder=1)
-        axes.set_xlabel("times as fast as baseline (time to target in brackets)")
+        axes.set_xlabel("times as fast as baseline (and time to target)")
     else:
         axes.set_xlabel("s (no baseline that reached the target to compare with)")
 
