@@ -179,5 +179,5 @@ def _profile(
         origins={pair: Origin("run") for pair in links},
         lan_source="run" if lan else "asked",
         lan_assumed=lan is None,
-        measured=f"goodput: {how}; round trip: shortest of {2 * PINGS} small messages",
+        measured=f"goodput: {how}; round trip: shortest of small messages, {PINGS} before all rows and after each",
     )

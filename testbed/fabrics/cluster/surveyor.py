@@ -2,8 +2,9 @@
 
 Theory of operation
 1. Between two nodes there is one connection of the kind that roles will have (`doors`), with one end echoing.
-2. The round trip is the shortest of small messages', one after the other, on a connection that is warm, before and
-   after all else: whatever the nodes and the way are busy with besides can only add to it (as BBR takes it).
+2. The round trip is the shortest of small messages', one after the other, on a connection that is warm: whatever the
+   nodes and the way are busy with besides can only add to it (as BBR takes it). Some are sent before all else and
+   some after each row of 3, for a node may be busy for as long as any one lot of them takes.
 3. For the goodput a row of messages is sent that the other end answers when the last has come; what it took, less the
    round trip, is the row's. Rows grow until one takes long enough to tell, so that TCP's slow start is behind it; of
    a few such the fastest counts, for the same reason.
@@ -23,7 +24,7 @@ from testbed.fabrics.cluster import fitness
 from testbed.fabrics.cluster.doors import Doors, Sign
 
 PING, ROW, LAST = b"ping", b"row", b"last"
-PINGS = 20  # before the rows, and as many after them
+PINGS = 10  # before the rows, and as many after each of them
 PIECE = bytes(1 << 18)
 LONG_S = 1.0  # of a row that counts
 ROWS = 3  # of which the fastest counts
@@ -91,14 +92,14 @@ class Surveyor:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await self._asked(peer, PING)  # until there is a connection
-            rtt_s, pieces = await self._shortest_trip(peer), 1
-            while True:
+            rtt_s, pieces, rows_s = await self._shortest_trip(peer), 1, list[float]()
+            while len(rows_s) < ROWS:
                 took_s = max(await self._timed(peer, pieces) - rtt_s, 1e-6)
-                if took_s >= LONG_S / 2 or pieces >= MOST_PIECES:
-                    break
-                pieces = min(max(pieces + 1, round(pieces * min(LONG_S / took_s, GROWTH))), MOST_PIECES)
-            rows_s = [took_s, *[max(await self._timed(peer, pieces) - rtt_s, 1e-6) for _ in range(ROWS - 1)]]
-            rtt_s = min(rtt_s, await self._shortest_trip(peer))
+                rtt_s = min(rtt_s, await self._shortest_trip(peer))
+                if rows_s or took_s >= LONG_S / 2 or pieces >= MOST_PIECES:
+                    rows_s.append(took_s)
+                else:
+                    pieces = min(max(pieces + 1, round(pieces * min(LONG_S / took_s, GROWTH))), MOST_PIECES)
             return Measured(8e-6 * pieces * len(PIECE) / min(rows_s), 1e3 * rtt_s)
         except TimeoutError:
             raise NetworkError(f"nothing comes back from {peer} for {PATIENCE_S:g} s") from None

@@ -100,13 +100,18 @@ def test_step_times_and_bytes_are_those_of_the_emulated_fabric(tried: Tried) -> 
 
 
 def test_what_was_measured_before_is_the_profile_of_the_wan(tried: Tried) -> None:
-    """It reads as any profile does, so that the run can be repeated by emulation."""
-    found = profiles.load(str(tried.whole.folder / "measured-network.toml"))
+    """It reads as any profile does, so that the run can be repeated by emulation.
+
+    Of the two runs, minutes apart, the shorter round trip counts: what five Ray nodes on a few cores are busy with can
+    only add to one, for as long as a whole run's measurement takes.
+    """
+    first, second = (profiles.load(str(run.folder / "measured-network.toml")) for run in (tried.whole, tried.resumed))
     asked = profiles.load("weightgrad-ec2")
-    for pair, link in found.pairs.items():
+    for pair, link in first.pairs.items():
         assert link.goodput_mbit == pytest.approx(asked.pairs[pair].goodput_mbit, rel=WITHIN), pair
-        assert link.rtt_ms == pytest.approx(asked.pairs[pair].rtt_ms, rel=WITHIN, abs=1.0), pair
-    assert found.lan.goodput_mbit == pytest.approx(asked.lan.goodput_mbit, rel=0.1) and not found.lan_assumed
+        rtt_ms = min(link.rtt_ms, second.pairs[pair].rtt_ms)
+        assert rtt_ms == pytest.approx(asked.pairs[pair].rtt_ms, rel=WITHIN, abs=1.0), pair
+    assert first.lan.goodput_mbit == pytest.approx(asked.lan.goodput_mbit, rel=0.1) and not first.lan_assumed
 
 
 def test_clocks_are_found_to_be_one(tried: Tried) -> None:
