@@ -6,7 +6,7 @@ the last answer, in some two bits an element; what a code leaves out stays in th
 the next round of a link begins when the last one is answered, so the network's own time is the period, whatever it is
 and becomes. In ten lines, with a, b, s, C and D as in `accounts`:
 
-    worker   each step: one step of the experiment's optimizer on x; take in answers that have come: x <- x + D(p) - s
+    worker   each step: one step of its optimizer on x; take in answers that have come: x <- x + D(p) - s
              no round under way: send C(x - a); in a "together" round wait for the answer
     LPS      takes in all that has come: z <- z + s / n; answers those it owes: C(z - b); in a "together" round to all
              of its workers at once; z is its x on the WAN, where no round is under way: send C(z - a)
@@ -51,6 +51,7 @@ from testbed.errors import InputError
 from testbed.layout import Layout
 from testbed.message import Message
 from testbed.roles.attendance import BACK, CATCH_UP
+from testbed.roles.compute import Work
 from testbed.roles.node import Node
 from testbed.roles.traits import Orphaned
 from testbed.systems.protocols.accounts import Accounts, Member
@@ -60,6 +61,7 @@ from testbed.systems.protocols.replica import Replica
 from testbed.systems.protocols.servers import AveragingServers, ServerState, furthest_in
 from testbed.types import Count, Fraction, Positive
 from testbed.wan.plan import region_of
+from testbed.workloads.muon import Muon
 from testbed.workloads.optimizer import SGD, SGDState
 
 
@@ -75,6 +77,7 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     lan_period, wan_period : a link's next round begins at the earliest so many steps, or answers of the LPS, later
     error : how coarse the code is: mean square of what it leaves out, as a part of what there is; 0: float32
     coding, merge, velocity : see the module's rules 6 and 7
+    inner : what makes a worker's steps: the experiment's optimizer, or Muon, beside which that trains what is no matrix
     lag : part of the furthest step by which a worker may be behind
     end : whether the run ends with the average at every worker
     """
@@ -89,6 +92,7 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     coding: Literal["difference", "feedback"] = "difference"
     merge: Literal["keep", "overwrite"] = "keep"
     velocity: Literal["local", "averaged"] = "local"
+    inner: Literal["experiment", "muon"] = "experiment"
     lag: Fraction = 0.25
     end: bool = True
 
@@ -116,8 +120,9 @@ class Concord(AveragingServers):
     def __init__(self, task: Task, options: ConcordOptions) -> None:
         super().__init__(task, options)
         layout, optimizer = task.layout, self.task.training.optimizer
+        self.inner = Muon(layout, optimizer) if options.inner == "muon" else optimizer
         if options.velocity == "averaged":
-            if not (isinstance(optimizer, SGD) and optimizer.momentum):
+            if not (isinstance(self.inner, SGD) and self.inner.momentum):
                 raise InputError('concord: velocity = "averaged" needs an SGD with a momentum')
             layout = Layout.of([(f"{part} {it.name}", it.shape) for part in ("weights", "velocity") for it in layout])
         code = Adaptive(layout, options.error) if options.error else Float32(layout)
@@ -135,7 +140,7 @@ class Concord(AveragingServers):
         x = torch.cat([initial, torch.zeros_like(initial)]) if averaged else initial
         roles = self.task.roles
         if name in roles.workers:
-            replica = Replica.of(self.task, self.task.training.optimizer, shown=True)
+            replica = Replica.of(self.task, self.inner, shown=True)
             left = torch.zeros_like(initial) if self._feeds_back else initial.new_empty(0)
             return WorkerState(**vars(replica), link=accounts.member(x), left=left)
         return self.server_state(name, x)
@@ -148,7 +153,7 @@ class Concord(AveragingServers):
         async for step in node.steps(state):
             began_s = node.now()
             loss, gradient = await node.compute(self._gradient_work, self._gradient, learner, state, step)
-            await node.compute(self.task.update_work, self._update, state, gradient, step)
+            await node.compute(self.update_work, self._update, state, gradient, step)
             state.step_s = node.now() - began_s
             state.since += 1
             while inbox.items:
@@ -171,7 +176,12 @@ class Concord(AveragingServers):
         return found
 
     def _update(self, state: WorkerState, gradient: torch.Tensor, step: int) -> None:
-        state.update(self.task, gradient, step, self.task.training.optimizer)
+        state.update(self.task, gradient, step, self.inner)
+
+    @property
+    def update_work(self) -> Work:
+        """What a worker's own step is charged."""
+        return Work(self.inner.flops, self.inner.nbytes) if isinstance(self.inner, Muon) else self.task.update_work
 
     def _x(self, state: WorkerState) -> torch.Tensor:
         """What is averaged of a worker."""

@@ -33,7 +33,7 @@ from testbed.roles.node import Node
 from testbed.systems.protocols.base import Knob, Task
 from testbed.systems.protocols.copies import CopiesOptions, CopiesSystem, Met
 from testbed.types import Fraction, Share
-from testbed.workloads.muon import Muon, MuonState
+from testbed.workloads.muon import EMBEDDINGS, MOMENTUM, Muon, MuonState
 from testbed.workloads.optimizer import SGD, SGDState
 
 
@@ -52,9 +52,9 @@ class MuLoCoOptions(CopiesOptions, frozen=True, forbid_unknown_fields=True):
     """
 
     local_steps: Annotated[int, msgspec.Meta(ge=1)] = 30
-    momentum: Fraction = 0.9
+    momentum: Fraction = MOMENTUM
     others_rate: Annotated[float, msgspec.Meta(gt=0)] = 1.0
-    others: str = "tokens places embedding"
+    others: str = EMBEDDINGS
     outer_rate: Annotated[float, msgspec.Meta(gt=0)] = 0.7
     outer_momentum: Fraction = 0.6
     decay: Share = 0.9
@@ -81,7 +81,7 @@ class MuLoCo(CopiesSystem):
         super().__init__(task, options)
         self.codec = self.coder(Statistical(task.layout, options.bits, options.rows))
         others = self.task.training.optimizer
-        self.muon = Muon(task.layout, options.momentum, others, options.others_rate, options.others.split())
+        self.muon = Muon(task.layout, others, options.others_rate, options.others.split(), options.momentum)
         self.outer = SGD(momentum=options.outer_momentum, nesterov=bool(options.outer_momentum))
 
     @property

@@ -33,6 +33,8 @@ STEPS = (
     (2.8366, -3.0525, 1.2012),
 )
 TINY = 1e-8  # beside the norm, for a matrix of zeros
+MOMENTUM = 0.9
+EMBEDDINGS = "tokens places embedding"
 
 
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
@@ -59,13 +61,18 @@ class Muon:
     Parameters
     ----------
     layout : the model
-    momentum : of M
     others, others_rate : what trains all that is no inner matrix, and its rate as a multiple of Muon's
     named : modules, by the first part of their name, that are trained so although they are matrices: embeddings
+    momentum : of M
     """
 
     def __init__(
-        self, layout: Layout, momentum: float, others: Optimizer, others_rate: float, named: Collection[str]
+        self,
+        layout: Layout,
+        others: Optimizer,
+        others_rate: float = 1.0,
+        named: Collection[str] = tuple(EMBEDDINGS.split()),
+        momentum: float = MOMENTUM,
     ) -> None:
         inner = [layer for layer in layout if not (layer.bias or layer.last or layer.name.split(".")[0] in named)]
         self.matrices = [layer for layer in inner if layer.size]
@@ -104,6 +111,10 @@ class Muon:
 
     def _rest(self, vector: torch.Tensor) -> torch.Tensor:
         return vector[self.rest.to(vector.device)] if vector.numel() else vector
+
+
+Updater = Optimizer | Muon
+"""What makes an update of a flat vector."""
 
 
 def _sides(layer: Layer) -> tuple[int, int]:

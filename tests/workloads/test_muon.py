@@ -37,7 +37,7 @@ def test_a_matrix_becomes_nearly_orthogonal_with_the_same_singular_vectors(shape
 
 
 def test_inner_matrices_move_by_the_root_of_their_sides_and_the_others_as_told() -> None:
-    muon = Muon(LAYOUT, 0.9, SGD(momentum=0.5), 3.0, named={"embed"})
+    muon = Muon(LAYOUT, SGD(momentum=0.5), 3.0, named={"embed"}, momentum=0.9)
     assert [layer.name for layer in muon.matrices] == ["a.weight", "conv.weight"]
     weights, gradient = gaussian(LAYOUT.size), gaussian(LAYOUT.size, seed=1)
     before, state = weights.clone(), muon.start(weights)
@@ -50,14 +50,14 @@ def test_inner_matrices_move_by_the_root_of_their_sides_and_the_others_as_told()
 
 
 def test_momentum_adds_up_and_weights_decay() -> None:
-    muon = Muon(LAYOUT, 0.5, AdamW(weight_decay=0.2), 1.0, named=())
+    muon = Muon(LAYOUT, AdamW(weight_decay=0.2), named=(), momentum=0.5)
     weights, gradient = torch.ones(LAYOUT.size), gaussian(LAYOUT.size)
     state = muon.start(weights)
     for _ in range(3):
         muon.update(state, weights, gradient, 0.0)
     torch.testing.assert_close(state.velocity, 1.75 * gradient)
     assert torch.equal(weights, torch.ones(LAYOUT.size)), "a rate of 0 changes nothing"
-    plain = Muon(LAYOUT, 0.5, AdamW(weight_decay=0.0), 1.0, named=())
+    plain = Muon(LAYOUT, AdamW(weight_decay=0.0), named=(), momentum=0.5)
     two = [torch.ones(LAYOUT.size) for _ in range(2)]
     for each, vector in zip((muon, plain), two, strict=True):
         each.update(each.start(vector), vector, gradient, 0.1)
@@ -65,7 +65,7 @@ def test_momentum_adds_up_and_weights_decay() -> None:
 
 
 def test_what_it_counts() -> None:
-    muon = Muon(LAYOUT, 0.9, SGD(), 1.0, named={"embed"})
+    muon = Muon(LAYOUT, SGD(), named={"embed"}, momentum=0.9)
     products = [2 * 10 * 10 * 24 * 2 + 2 * 10**3, 2 * 8 * 8 * 12 * 2 + 2 * 8**3]
     assert muon.flops == 5 * sum(products)
     assert muon.nbytes == 4 * (7 * (240 + 96) + 3 * (54 + 24 + 40))

@@ -21,6 +21,7 @@ from testbed.roles.attendance import BACK, CATCH_UP, NEVER, answered, caught_up
 from testbed.roles.compute import Work
 from testbed.roles.node import Node
 from testbed.systems.protocols.base import System, Task
+from testbed.workloads.muon import Updater
 from testbed.workloads.optimizer import EMA, Optimizer
 
 
@@ -43,14 +44,14 @@ class Replica:
     ema: EMA | None
 
     @classmethod
-    def of(cls, task: Task, optimizer: Optimizer, shown: bool) -> Self:
+    def of(cls, task: Task, optimizer: Updater, shown: bool) -> Self:
         """The state before the first step."""
         weights = task.initial.clone()
         decay = task.training.ema_decay
         ema = EMA.of(weights, decay) if decay is not None and shown else None
         return cls(0, weights, optimizer.start(weights), ema)
 
-    def update(self, task: Task, gradient: torch.Tensor, step: int, optimizer: Optimizer) -> None:
+    def update(self, task: Task, gradient: torch.Tensor, step: int, optimizer: Updater) -> None:
         """Make the step's update with the mean `gradient`."""
         optimizer.update(self.optimizer, self.weights, gradient, task.rate_at(step))
         self.average()
