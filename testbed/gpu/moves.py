@@ -60,6 +60,29 @@ def download(tensor: Tensor) -> Tensor:
     return room
 
 
+def download_all(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of one device and type in the CPU's memory, in one transfer; what is on the CPU stays as it is."""
+    if not any(map(is_far, tensors)):
+        return list(tensors)
+    return _parted(download(_whole(tensors)), tensors)
+
+
+def upload_all(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Tensors of one type on a device, in one transfer that nobody waits for; what is there stays as it is."""
+    if device.type == "cpu" or not tensors or all(map(is_far, tensors)):
+        return list(tensors)
+    return _parted(upload(_whole(tensors), device), tensors)
+
+
+def _whole(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def _parted(whole: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    parts = whole.split([tensor.numel() for tensor in like])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+
+
 def finish(made: object) -> None:
     """Wait until a GPU has made what a computation returned; on the CPU that is so already."""
     for part in tree_leaves(made):

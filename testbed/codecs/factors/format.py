@@ -10,7 +10,8 @@ The second form is for what ReLU does: where a layer's output is cut to zero, th
 are zero together (section 4), so that a run of its own says more of them; it is taken where it is the shorter. A bias
 adds nothing: its gradient is that of a further input that is always 1 (eq. 10).
 
-Factors on a GPU are quantized there; their symbols, a byte each, are coded and decoded on the CPU.
+Factors on a GPU come down in one transfer, and all of this is done on the CPU. Entropy codes are made there anyway; and
+quantizers are found in rounds that end when the data say so, which a GPU would have to be asked for at each.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from testbed.codecs import backend
-from testbed.codecs.base import Buffers, Elements, Key, WireBuffers, all_finite, expect, stretches, wire_array
+from testbed.codecs.base import Buffers, Key, WireBuffers, all_finite, expect, stretches, wire_array
 from testbed.codecs.buffers import BufferPool
 from testbed.codecs.kernels.compiled import warm_up
 from testbed.codecs.lossless.entropy import pack_symbols, unpack_symbols
 from testbed.errors import CodecError, NotFinite
+from testbed.gpu.moves import download_all, upload_all
 from testbed.layout import Factors, Layout
 
 IN_ONE, BY_THE_NEXT = 0, 1
@@ -38,7 +39,7 @@ class Signal(NamedTuple):
     """One quantized matrix."""
 
     points: np.ndarray  # float32 [points a signal]
-    symbols: Elements  # uint8, row by row
+    symbols: np.ndarray  # uint8, row by row
 
 
 class FactorCodec(ABC):
@@ -68,7 +69,7 @@ class FactorCodec(ABC):
 
     @abstractmethod
     def encode(self, factors: Sequence[Factors], key: Key) -> Buffers:
-        """Code the factors of all linear layers.
+        """Code the factors of all linear layers, which may be on a device.
 
         Raises
         ------
@@ -76,26 +77,26 @@ class FactorCodec(ABC):
         """
 
     @abstractmethod
-    def decode(self, buffers: WireBuffers, key: Key, device: torch.device | str = "cpu") -> list[Factors]:
-        """The factors as received, on `device`; CodecError names what is malformed.
+    def decode(self, buffers: WireBuffers, key: Key) -> list[Factors]:
+        """The factors as received, on the CPU; CodecError names what is malformed.
 
         `key` is the one they were coded with.
         """
 
-    def signals(self, factors: Sequence[Factors]) -> list[Elements]:
-        """X and Delta of the first layer, of the second, ..., where they are, checked; see `encode`."""
-        parts = [part.detach().contiguous() for pair in factors for part in pair]
+    def signals(self, factors: Sequence[Factors]) -> list[np.ndarray]:
+        """X and Delta of the first layer, of the second, ..., checked; see `encode`."""
+        parts = [part.detach() for pair in factors for part in pair]
         if len(parts) != len(self._shapes):
             raise CodecError(f"factors of {len(self.layers)} linear layers expected, found {len(parts) // 2}")
         for name, shape, part in zip(self._names, self._shapes, parts, strict=True):
             if part.shape != shape or part.dtype != torch.float32:
                 raise CodecError(f"{name}: float32 {shape} expected, found {part.dtype} {tuple(part.shape)}")
-        found = [part.numpy() if part.device.type == "cpu" else part for part in parts]
+        found = [part.contiguous().numpy() for part in download_all(parts)]
         for name, signal in zip(self._names, found, strict=True):
             self.require_finite(signal, name)
         return found
 
-    def require_finite(self, signal: Elements, name: str) -> None:
+    def require_finite(self, signal: np.ndarray, name: str) -> None:
         """CodecError with `name` where a value is NaN or infinite."""
         if not all_finite(signal.reshape(-1)):
             raise NotFinite.of(name)
@@ -121,17 +122,17 @@ class Unquantized(FactorCodec):
     def encode(self, factors: Sequence[Factors], key: Key) -> Buffers:
         values = self._pool.take(self._size, np.float32)
         for place, signal in zip(self._places, self.signals(factors), strict=True):
-            values[place] = backend.of(signal).vectors.host(signal).reshape(-1)
+            values[place] = signal.reshape(-1)
         return [values]
 
-    def decode(self, buffers: WireBuffers, key: Key, device: torch.device | str = "cpu") -> list[Factors]:
+    def decode(self, buffers: WireBuffers, key: Key) -> list[Factors]:
         expect(buffers, ["factors"])
         values = wire_array(buffers[0], np.float32, self._size, "factors")
         for name, place in zip(self._names, self._places, strict=True):
             self.require_finite(values[place], name)
         copy = self._pool.take(self._size, np.float32)
         copy[:] = values
-        return self.pairs([torch.from_numpy(copy[place]).to(device) for place in self._places])
+        return self.pairs([torch.from_numpy(copy[place]) for place in self._places])
 
 
 class Quantizer(FactorCodec):
@@ -151,11 +152,11 @@ class Quantizer(FactorCodec):
         self._points, self._alphabet, self._zeros = points, alphabet, zeros
 
     @abstractmethod
-    def quantize(self, layer: int, x: Elements, delta: Elements, key: Key) -> tuple[Signal, Signal]:
+    def quantize(self, layer: int, x: np.ndarray, delta: np.ndarray, key: Key) -> tuple[Signal, Signal]:
         """Quantize the factors [L, n] and [L, m], all finite, of the linear layer of that number."""
 
     @abstractmethod
-    def values(self, signal: int, quantized: Signal, key: Key) -> Elements:
+    def values(self, signal: int, quantized: Signal, key: Key) -> np.ndarray:
         """The float32 values, row by row, of the signal of that number (twice the layer's, and 1 for Delta)."""
 
     def encode(self, factors: Sequence[Factors], key: Key) -> Buffers:
@@ -165,7 +166,7 @@ class Quantizer(FactorCodec):
             for layer in range(len(self.layers))
             for signal in self.quantize(layer, parts[2 * layer], parts[2 * layer + 1], key)
         ]
-        symbols = [backend.of(signal.symbols).vectors.host(signal.symbols) for signal in signals]
+        symbols = [signal.symbols for signal in signals]
         packed = [self._pack(number, symbols) for number in range(len(signals))]
         points = np.concatenate([signal.points for signal in signals] or [np.empty(0, np.float32)])
         sizes = np.array([1 + run.size for _, run in packed], "<u4")
@@ -174,7 +175,7 @@ class Quantizer(FactorCodec):
             runs[place.start], runs[place.start + 1 : place.stop] = form, run
         return [points, sizes, runs]
 
-    def decode(self, buffers: WireBuffers, key: Key, device: torch.device | str = "cpu") -> list[Factors]:
+    def decode(self, buffers: WireBuffers, key: Key) -> list[Factors]:
         expect(buffers, ["points", "sizes", "runs"])
         count = len(self._shapes)
         points = wire_array(buffers[0], np.float32, count * self._points, "points").reshape(count, self._points)
@@ -187,13 +188,8 @@ class Quantizer(FactorCodec):
         symbols: list[np.ndarray] = [np.empty(0, np.uint8)] * count
         for number in (*range(0, count, 2), *range(1, count, 2)):  # a Delta may rest on the next layer's X
             symbols[number] = self._unpack(number, runs[places[number]], symbols)
-        return self.pairs([self._decoded(k, points[k], symbols[k], key, torch.device(device)) for k in range(count)])
-
-    def _decoded(
-        self, number: int, points: np.ndarray, symbols: np.ndarray, key: Key, device: torch.device
-    ) -> torch.Tensor:
-        there = symbols if device.type == "cpu" else torch.from_numpy(symbols).to(device)
-        return torch.as_tensor(self.values(number, Signal(points, there), key))
+        signals = map(Signal, points, symbols)
+        return self.pairs([torch.from_numpy(self.values(k, signal, key)) for k, signal in enumerate(signals)])
 
     def _beside(self, number: int, symbols: Sequence[np.ndarray]) -> np.ndarray | None:
         """The next layer's X, if signal `number` is a Delta and of the same width as that, and zeros have a symbol."""
@@ -242,10 +238,13 @@ class Quantizer(FactorCodec):
 def multiply(layout: Layout, workers: Sequence[Sequence[Factors]], out: torch.Tensor) -> None:
     """Write the linear layers' mean gradient over all rows of all workers' factors into a vector [layout.size].
 
-    The rows of all are put one below the other, so that each layer is a single product, Delta^T X / rows.
+    The rows of all are put one below the other, so that each layer is a single product, Delta^T X / rows. It is made
+    where `out` is, to which the factors go in one transfer.
     """
-    for number, layer in enumerate(layout.linear):
-        x, delta = (torch.cat([factors[number][part] for factors in workers]) for part in (0, 1))
+    places = [(number, part) for number in range(len(layout.linear)) for part in (0, 1)]
+    stacked = [torch.cat([factors[number][part] for factors in workers]) for number, part in places]
+    rows = upload_all(stacked, out.device)
+    for layer, x, delta in zip(layout.linear, rows[::2], rows[1::2], strict=True):
         weight = out[layer.weight.slice].view(layer.weight.shape)
         torch.mm(delta.T, x, out=weight).div_(len(x))
         if layer.bias is not None:

@@ -7,19 +7,17 @@ stay zeros.
 from __future__ import annotations
 
 from statistics import NormalDist
-from types import ModuleType
 
 import numpy as np
 import torch
 
-from testbed.codecs import backend
-from testbed.codecs.base import Elements
+from testbed.codecs.kernels import factors as kernels
 
 COLUMNS = 2048  # of a signal that are multiplied at a time
 _ROUNDS = 30  # of Lloyd's alternation at most; it stops by itself when no element changes its bin
 
 
-def lloyd_max(x: Elements, levels: int) -> tuple[np.ndarray, np.ndarray]:
+def lloyd_max(x: np.ndarray, levels: int) -> tuple[np.ndarray, np.ndarray]:
     """The quantizer of least squared error for the elements of x that are not zero (Lloyd 1982, Max 1960).
 
     It starts from the quantiles of the normal distribution that has their mean and deviation, and by turns takes
@@ -27,7 +25,7 @@ def lloyd_max(x: Elements, levels: int) -> tuple[np.ndarray, np.ndarray]:
 
     Parameters
     ----------
-    x : float32 [n], an array or a tensor elsewhere
+    x : float32 [n]
     levels : K
 
     Returns
@@ -35,26 +33,25 @@ def lloyd_max(x: Elements, levels: int) -> tuple[np.ndarray, np.ndarray]:
     thresholds : float32 [K - 1], ascending
     points : float32 [K], the bins' means; 0 for a bin without elements
     """
-    on = backend.of(x).factors
-    count = on.nonzero(x)
-    total, squares = on.sums(x)
+    count = kernels.nonzero(x)
+    total, squares = kernels.sums(x)
     mean = total / max(count, 1)
     deviation = max(squares / max(count, 1) - mean * mean, 0.0) ** 0.5
     normal = NormalDist()
     thresholds = np.array([mean + deviation * normal.inv_cdf(k / levels) for k in range(1, levels)], np.float32)
-    counts, means = _bins(on, x, thresholds)
+    counts, means = _bins(x, thresholds)
     for _ in range(_ROUNDS if levels > 1 else 0):
         middles = (means[1:] + means[:-1]) / 2
         used = (counts[1:] > 0) & (counts[:-1] > 0)
         following = np.maximum.accumulate(np.where(used, middles, thresholds).astype(np.float32))
-        before, (counts, means) = counts, _bins(on, x, following)
+        before, (counts, means) = counts, _bins(x, following)
         thresholds = following
         if np.array_equal(before, counts):
             break
     return thresholds, means.astype(np.float32)
 
 
-def lloyd_max_with_zero(magnitudes: Elements, levels: int) -> tuple[np.ndarray, np.ndarray]:
+def lloyd_max_with_zero(magnitudes: np.ndarray, levels: int) -> tuple[np.ndarray, np.ndarray]:
     """The same for a signal of one sign, with zero as one of its K levels: small elements become zero, too.
 
     Of a half-normal signal the error left is that of a normal one with 2 K - 1 levels: 0.190 of its square with
@@ -62,7 +59,7 @@ def lloyd_max_with_zero(magnitudes: Elements, levels: int) -> tuple[np.ndarray, 
 
     Parameters
     ----------
-    magnitudes : float32 [n], none below zero, an array or a tensor elsewhere
+    magnitudes : float32 [n], none below zero
     levels : K, zero included
 
     Returns
@@ -70,14 +67,13 @@ def lloyd_max_with_zero(magnitudes: Elements, levels: int) -> tuple[np.ndarray, 
     thresholds : float32 [K - 1], ascending; what is not above the first of them becomes zero
     points : float32 [K - 1], of the levels beside zero; 0 for one without elements
     """
-    on = backend.of(magnitudes).factors
     _, points = lloyd_max(magnitudes, levels - 1)
     thresholds = _middles(points)
-    counts, means = _bins(on, magnitudes, thresholds)
+    counts, means = _bins(magnitudes, thresholds)
     for _ in range(_ROUNDS):
         points = np.where(counts[1:] > 0, means[1:], points).astype(np.float32)
         thresholds = _middles(points)
-        before, (counts, means) = counts, _bins(on, magnitudes, thresholds)
+        before, (counts, means) = counts, _bins(magnitudes, thresholds)
         if np.array_equal(before, counts):
             break
     return thresholds, np.where(counts[1:] > 0, means[1:], points).astype(np.float32)
@@ -91,9 +87,9 @@ def _middles(points: np.ndarray) -> np.ndarray:
     )  # halved first: both may be near the largest
 
 
-def _bins(on: ModuleType, x: Elements, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _bins(x: np.ndarray, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How many elements each bin has, and their means."""
-    counts, sums = on.bin_sums(x, thresholds)
+    counts, sums = kernels.bin_sums(x, thresholds)
     return counts, sums / np.maximum(counts, 1)
 
 
@@ -108,7 +104,7 @@ class Product:
 
     Parameters
     ----------
-    x, delta : float32 [L, n], [L, m], arrays or tensors elsewhere
+    x, delta : float32 [L, n], [L, m]
     x_bins, delta_bins : uint8, of the same shapes: 0 for a zero, else the number of the bin, from 1
     levels : K
     one : what the 1 at the end of a row is in x's unit; 0: the layer has no bias
@@ -118,10 +114,10 @@ class Product:
 
     def __init__(
         self,
-        x: Elements,
-        delta: Elements,
-        x_bins: Elements,
-        delta_bins: Elements,
+        x: np.ndarray,
+        delta: np.ndarray,
+        x_bins: np.ndarray,
+        delta_bins: np.ndarray,
         levels: int,
         one: float,
         bias_weight: float,
@@ -164,26 +160,24 @@ class Product:
         return np.append(alpha, 1.0) if self.bias else np.asarray(alpha)
 
 
-def _gram(x: Elements, bins: Elements, levels: int, unit: float) -> tuple[np.ndarray, np.ndarray]:
+def _gram(x: np.ndarray, bins: np.ndarray, levels: int, unit: float) -> tuple[np.ndarray, np.ndarray]:
     """[K + 1, K + 1, L, L] products of x / unit and its bins' indicators, and their rows' sums [K + 1, L].
 
-    A few columns at a time, so that the indicators take no more memory for a wider signal. Elsewhere than on the CPU
-    products are made in float64: those of float32 may have 10 bits there (TF32).
+    A few columns at a time, so that the indicators take no more memory for a wider signal.
     """
     values, places = torch.as_tensor(x), torch.as_tensor(bins)
-    dtype = torch.float32 if values.device.type == "cpu" else torch.float64
     length, width = values.shape
     rows = (levels + 1) * length
     gram = values.new_zeros((rows, rows), dtype=torch.float64)
     sums = values.new_zeros((levels + 1, length), dtype=torch.float64)
     for start in range(0, width, COLUMNS):
         part, here = values[:, start : start + COLUMNS], places[:, start : start + COLUMNS]
-        parts = torch.stack([part.to(dtype) / unit, *((here == k).to(dtype) for k in range(1, levels + 1))])
+        parts = torch.stack([part / unit, *((here == k).float() for k in range(1, levels + 1))])
         sums += parts.sum(2, dtype=torch.float64)
         flat = parts.view(rows, -1)
         gram += flat @ flat.T
     squares = gram.view(levels + 1, length, levels + 1, length).permute(0, 2, 1, 3)
-    return squares.cpu().numpy(), sums.cpu().numpy()
+    return squares.numpy(), sums.numpy()
 
 
 def _inner(x_gram: np.ndarray, delta_gram: np.ndarray) -> np.ndarray:

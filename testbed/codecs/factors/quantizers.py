@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from testbed.codecs import backend
-from testbed.codecs.base import Elements, Key
+from testbed.codecs.base import Key
 from testbed.codecs.factors.format import Quantizer, Signal
 from testbed.codecs.factors.points import Product, lloyd_max, lloyd_max_with_zero
+from testbed.codecs.kernels import factors as kernels
+from testbed.codecs.kernels.vectors import largest_bits
 from testbed.errors import CodecError
 from testbed.layout import Layout
 
@@ -36,27 +37,26 @@ class LloydMax(Quantizer):
         super().__init__(layout, samples, points=levels, alphabet=levels + 1, zeros=True)
         self.levels, self.zero_beside = levels, zero_beside
 
-    def quantize(self, layer: int, x: Elements, delta: Elements, key: Key) -> tuple[Signal, Signal]:
+    def quantize(self, layer: int, x: np.ndarray, delta: np.ndarray, key: Key) -> tuple[Signal, Signal]:
         return self._nearest(x.reshape(-1)), self._nearest(delta.reshape(-1))
 
-    def _nearest(self, x: Elements) -> Signal:
-        on = backend.of(x).factors
-        zeros = len(x) - on.nonzero(x)
-        low, high = on.extremes(x) if len(x) else (-1.0, 1.0)
+    def _nearest(self, x: np.ndarray) -> Signal:
+        zeros = len(x) - np.count_nonzero(x)
+        low, high = kernels.extremes(x) if len(x) else (-1.0, 1.0)
         one_sided = low >= 0 or high <= 0
         if one_sided and not self.zero_beside and 4 * self.levels * zeros >= len(x):
             magnitudes = x if low >= 0 else -x
             thresholds, points = lloyd_max_with_zero(magnitudes, self.levels)
-            symbols = on.lowered(on.classify(magnitudes, thresholds, self._pool.take))
+            symbols = kernels.lowered(kernels.classify(magnitudes, thresholds, self._pool.take))
             points = points if low >= 0 else -points
         else:
             thresholds, points = lloyd_max(x, self.levels)
-            symbols = on.classify(x, thresholds, self._pool.take)
+            symbols = kernels.classify(x, thresholds, self._pool.take)
         return Signal(np.append(points, np.zeros(self.levels - points.size, np.float32)), symbols)
 
-    def values(self, signal: int, quantized: Signal, key: Key) -> Elements:
+    def values(self, signal: int, quantized: Signal, key: Key) -> np.ndarray:
         points = np.append(np.float32(0), quantized.points)
-        return backend.of(quantized.symbols).factors.points_of(quantized.symbols, points, self._pool.take)
+        return kernels.points_of(quantized.symbols, points, self._pool.take)
 
 
 class MinimumError(LloydMax):
@@ -83,7 +83,7 @@ class MinimumError(LloydMax):
         rows = (levels + 1) * samples
         self.flops = 2.0 * rows**2 * sum(width for _, width in self._shapes)  # the Gram products of `Product`
 
-    def quantize(self, layer: int, x: Elements, delta: Elements, key: Key) -> tuple[Signal, Signal]:
+    def quantize(self, layer: int, x: np.ndarray, delta: np.ndarray, key: Key) -> tuple[Signal, Signal]:
         inputs, backward = super().quantize(layer, x, delta, key)
         x_size, delta_size = float(_largest(x)), float(_largest(delta))
         if x_size == 0 or delta_size == 0:
@@ -127,25 +127,24 @@ class Dithered(Quantizer):
         super().__init__(layout, samples, points=1, alphabet=2 * levels + 1, zeros=False)
         self.levels = levels
 
-    def quantize(self, layer: int, x: Elements, delta: Elements, key: Key) -> tuple[Signal, Signal]:
+    def quantize(self, layer: int, x: np.ndarray, delta: np.ndarray, key: Key) -> tuple[Signal, Signal]:
         return self._dithered(2 * layer, x, key), self._dithered(2 * layer + 1, delta, key)
 
-    def _dithered(self, signal: int, x: Elements, key: Key) -> Signal:
+    def _dithered(self, signal: int, x: np.ndarray, key: Key) -> Signal:
         largest = _largest(x)
         scale = float(largest) / self.levels or 1.0  # of zeros alone any makes bin 0
-        how = scale, self.levels, np.uint32(key.layer(signal)), self._pool.take
-        symbols = backend.of(x).factors.dither(x.reshape(-1), *how)
+        drawn = np.uint32(key.layer(signal))
+        symbols = kernels.dither(x.reshape(-1), scale, self.levels, drawn, self._pool.take)
         return Signal(np.array([largest], np.float32), symbols)
 
-    def values(self, signal: int, quantized: Signal, key: Key) -> Elements:
+    def values(self, signal: int, quantized: Signal, key: Key) -> np.ndarray:
         scale, drawn = float(quantized.points[0]) / self.levels, np.uint32(key.layer(signal))
-        on = backend.of(quantized.symbols).factors
-        return on.undither(quantized.symbols, scale, self.levels, drawn, self._pool.take)
+        return kernels.undither(quantized.symbols, scale, self.levels, drawn, self._pool.take)
 
 
-def _largest(x: Elements) -> np.float32:
+def _largest(x: np.ndarray) -> np.float32:
     """The largest magnitude, 0 of nothing."""
-    return np.uint32(backend.of(x).vectors.largest_bits(x.reshape(-1))).view(np.float32)
+    return np.uint32(largest_bits(x.reshape(-1))).view(np.float32)
 
 
 def _float32(points: np.ndarray) -> np.ndarray:
