@@ -20,9 +20,10 @@ _8 = np.uint32(8)
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def nonzero(x: np.ndarray) -> int:
-    """How many elements of a signal are not zero."""
-    return int(np.count_nonzero(x))
+def nonzero(x: np.ndarray) -> np.ndarray:
+    """The elements of a signal that are not zero, in their order."""
+    kept = np.empty(x.size + 1, np.float32)  # one more than can be kept: each element is written before it is known
+    return kept[: keep_nonzero(x, kept)]
 
 
 def extremes(x: np.ndarray) -> tuple[float, float]:
@@ -82,6 +83,16 @@ def undither(symbols: np.ndarray, scale: float, levels: int, key: np.uint32, all
 
 
 # --- loops ------------------------------------------------------------------------------------------------------
+
+
+@kernel((read_only(F32), writable(F32)))
+def keep_nonzero(x: np.ndarray, kept: np.ndarray) -> int:
+    """Write what is not zero, one after the other; returns how many that are."""
+    count = 0
+    for i in range(x.size):
+        kept[count] = x[i]
+        count += x[i] != 0
+    return count
 
 
 @kernel((read_only(F32), read_only(F32), writable(I64), writable(F64)))
