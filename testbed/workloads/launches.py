@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, linalg
@@ -26,6 +26,7 @@ from testbed.gpu.graphs import Captured, branches, can_capture, captured
 from testbed.gpu.moves import refill
 from testbed.gpu.notes import note
 from testbed.workloads.data.base import Dataset
+from testbed.workloads.factored import factored, size_of
 from testbed.workloads.flat import FlatModel
 
 if TYPE_CHECKING:
@@ -33,13 +34,28 @@ if TYPE_CHECKING:
 
 MOST_TOGETHER = 16  # gradients; each takes the memory of its activations
 Outcome = tuple[Tensor, Tensor]  # loss, gradient
-Rule = tuple[int, float, float | None]  # how many together, weight decay, bound of the norm
+
+
+class Rule(NamedTuple):
+    """How a gradient is computed.
+
+    Parameters
+    ----------
+    as_factors : with the linear layers' as factors (`testbed.workloads.factored`)
+    decay : of weights; factors have none
+    bound : of the norm
+    """
+
+    as_factors: bool
+    decay: float
+    bound: float | None
 
 
 @dataclass(frozen=True)
 class _Asked:
     learner: Learner
     step: int
+    rule: Rule
     drawn: tuple[Tensor, ...]
     loss: Tensor
     gradient: Tensor
@@ -65,21 +81,27 @@ class Launches:
         self._asked: list[_Asked] = []
         self._weights: list[Tensor] = []  # of each place in a launch, which graphs work on
         self._parts: list[Tensor] = []  # what batches are made of, [places, ...] each
-        self._seen: set[Rule] = set()
-        self._graphs: dict[Rule, Captured[list[Outcome]] | None] = {}
+        self._seen: set[tuple[int, Rule]] = set()  # how many together, and how
+        self._graphs: dict[tuple[int, Rule], Captured[list[Outcome]] | None] = {}
         self._draws: bool | None = None  # whether the network draws random numbers; None: not seen yet
 
-    def gradient(self, learner: Learner, weights: Tensor, step: int) -> Outcome:
-        """Loss (scalar) and gradient on the device, which are there once `run` has been called."""
+    def gradient(self, learner: Learner, weights: Tensor, step: int, as_factors: bool = False) -> Outcome:
+        """Loss (scalar) and gradient on the device, which are there once `run` has been called.
+
+        The gradient is a flat vector; `as_factors` it is that of `Learner.factors`, laid as `Factored.flat`.
+        """
         drawn = learner.drawn(step)
-        if self._asked and (len(self._asked) == MOST_TOGETHER or not self._alike(learner, drawn)):
+        rule = Rule(as_factors, 0.0 if as_factors else learner.weight_decay, learner.clip_norm)
+        if self._asked and (len(self._asked) == MOST_TOGETHER or not self._alike(rule, drawn)):
             self.run()
         place = len(self._asked)
         while place >= len(self._weights):
             self._weights.append(torch.empty(self._model.layout.size, device=self._model.device))
         refill(self._weights[place], weights)
-        loss, gradient = (torch.empty(shape, device=self._model.device) for shape in ((), self._model.layout.size))
-        self._asked.append(_Asked(learner, step, drawn, loss, gradient))
+        layout = self._model.layout
+        size = size_of(layout, learner.batch_size) if as_factors else layout.size
+        loss, gradient = (torch.empty(shape, device=self._model.device) for shape in ((), size))
+        self._asked.append(_Asked(learner, step, rule, drawn, loss, gradient))
         if not self.together or self._draws is not False:
             self.run()
         return loss, gradient
@@ -90,12 +112,10 @@ class Launches:
             return
         asked, self._asked = self._asked, []
         self._bring([each.drawn for each in asked])
-        learner = asked[0].learner
-        rule = len(asked), learner.weight_decay, learner.clip_norm
-        graph = self._graph(rule, asked[0])
+        graph = self._graph(len(asked), asked[0])
         if graph is None:
             with self._training(asked[0]):
-                outcomes = self._all(rule)
+                outcomes = self._all(len(asked), asked[0].rule)
         else:
             with self._training(asked[0]) if self._draws else nullcontext():
                 graph.launch()
@@ -107,11 +127,10 @@ class Launches:
         """Whoever asked is gone."""
         self._asked = []
 
-    def _alike(self, learner: Learner, drawn: Sequence[Tensor]) -> bool:
+    def _alike(self, rule: Rule, drawn: Sequence[Tensor]) -> bool:
         """Whether a gradient can be computed together with those that have been asked for."""
         first = self._asked[0]
-        rules = [(each.weight_decay, each.clip_norm) for each in (learner, first.learner)]
-        return rules[0] == rules[1] and all(map(_same_form, drawn, first.drawn))
+        return rule == first.rule and all(map(_same_form, drawn, first.drawn))
 
     def _bring(self, drawn: Sequence[tuple[Tensor, ...]]) -> None:
         """Bring what batches are made of to where they are made."""
@@ -132,45 +151,53 @@ class Launches:
         """Within it the network drops what it is to drop for this worker and step."""
         return self._model.training(asked.learner.dropout(asked.step))
 
-    def _graph(self, rule: Rule, asked: _Asked) -> Captured[list[Outcome]] | None:
+    def _graph(self, count: int, asked: _Asked) -> Captured[list[Outcome]] | None:
         """The graph of so many gradients, which is captured at the second time; None where there is none."""
-        if rule not in self._seen:
-            self._seen.add(rule)
+        key = count, asked.rule
+        if key not in self._seen:
+            self._seen.add(key)
             return None
-        if rule not in self._graphs:
+        if key not in self._graphs:
             with self._training(asked):
-                self._graphs[rule] = self._capture(rule)
-        return self._graphs[rule]
+                self._graphs[key] = self._capture(*key)
+        return self._graphs[key]
 
-    def _capture(self, rule: Rule) -> Captured[list[Outcome]] | None:
+    def _capture(self, count: int, rule: Rule) -> Captured[list[Outcome]] | None:
         if not can_capture(self._model.device):
             return None
-        parts = [partial(self._one, place, *rule[1:]) for place in range(rule[0])]
+        parts = [partial(self._one, place, rule) for place in range(count)]
         try:
             return captured(lambda: branches(parts, self._model.device), self._model.device)
         except RuntimeError as error:
             note(f"gradients are launched operation by operation: {error}")
             return None
 
-    def _all(self, rule: Rule) -> list[Outcome]:
+    def _all(self, count: int, rule: Rule) -> list[Outcome]:
         """The gradients at the first places, operation by operation."""
         before = _random_state(self._model.device)
-        outcomes = [self._one(place, *rule[1:]) for place in range(rule[0])]
+        outcomes = [self._one(place, rule) for place in range(count)]
         self._draws = bool(self._draws) or not torch.equal(before, _random_state(self._model.device))
         return outcomes
 
-    def _one(self, place: int, decay: float, bound: float | None) -> Outcome:
-        """The gradient at one place; see `Learner.gradient`."""
+    def _one(self, place: int, rule: Rule) -> Outcome:
+        """The gradient at one place; see `Learner.gradient` and `Learner.factors`."""
         parameters = self._model.views(self._weights[place])
         inputs, targets = self._dataset.made([part[place] for part in self._parts])
-        loss = self._dataset.loss(self._model(inputs, parameters), targets)
-        derivatives = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+
+        def loss() -> Tensor:
+            return self._dataset.loss(self._model(inputs, parameters), targets)
+
+        if rule.as_factors:
+            value, found = factored(self._model, parameters, len(inputs), loss, rule.bound)
+            return value, found.flat
+        value = loss()
+        derivatives = torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
         gradient = torch.cat([part.reshape(-1) for part in derivatives])
-        if decay:
-            gradient.add_(self._weights[place], alpha=decay)
-        if bound is not None:
-            gradient.mul_((bound / linalg.vector_norm(gradient).double()).clamp(max=1.0))
-        return loss.detach(), gradient
+        if rule.decay:
+            gradient.add_(self._weights[place], alpha=rule.decay)
+        if rule.bound is not None:
+            gradient.mul_((rule.bound / linalg.vector_norm(gradient).double()).clamp(max=1.0))
+        return value.detach(), gradient
 
 
 def _same_form(one: Tensor, other: Tensor) -> bool:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from testbed.errors import InputError
 from testbed.gpu.moves import download, is_far
 from testbed.layout import Factors
 from testbed.workloads.data.base import Dataset
+from testbed.workloads.factored import factored, parted
 from testbed.workloads.flat import FlatModel
 from testbed.workloads.keyed import Purpose, generator
 from testbed.workloads.launches import Launches
@@ -94,12 +90,7 @@ class Learner:
         has to do. Both may be computed a little later, together with those of other workers (`Launches`).
         """
         if self._launches is not None:
-            there = self._launches.gradient(self, weights, step)
-            if is_far(weights):
-                return there
-            self._launches.run()
-            whole = download(torch.cat([there[1], there[0].view(1)]))
-            return whole[-1].item(), whole[:-1]
+            return self._launched(self._launches, weights, step, as_factors=False)
         loss = self._loss(weights, step)
         # A parameter that the network does not use has a gradient of zero.
         parts = torch.autograd.grad(loss, self.model.parameters, allow_unused=True, materialize_grads=True)
@@ -111,11 +102,8 @@ class Learner:
         return loss.item(), gradient.to(weights.device)
 
     def factors(self, weights: Tensor, step: int) -> tuple[float | Tensor, Tensor, list[Factors]]:
-        """Return what `gradient` does, the gradients of the linear layers as their factors.
+        """Return what `gradient` does, the gradients of the linear layers as their factors (`factored`).
 
-        A linear layer's gradient is Delta^T X / L, of its input X and the loss's derivative Delta by its output
-        (isgq, eq. 1 and 11); its bias's is the mean of Delta's rows, as if each row of X ended in a 1 (eq. 10).
-        Both are at hand in the backward pass that the other parameters' gradients take; no product of them is made.
         Weight decay is left to whoever makes the update, who has the weights, and `clip_norm` bounds the gradient
         without it.
 
@@ -133,24 +121,24 @@ class Learner:
         InputError
             The model does not put each linear layer exactly once to the batch, row by row.
         """
-        linear, rest = self._parameters()
-        with _recorded(linear, self.batch_size) as calls:
-            loss = self._loss(weights, step)
-        outputs = [calls[name][1] for name in linear]
-        derivatives = torch.autograd.grad(loss, [*outputs, *rest])
-        backward = [self.batch_size * part for part in derivatives[: len(outputs)]]
-        none = torch.empty(0, device=self.model.device)
-        others = torch.cat([none, *(part.reshape(-1) for part in derivatives[len(outputs) :])])
-        factors = [(calls[name][0], delta) for name, delta in zip(linear, backward, strict=True)]
-        if self.clip_norm is not None:
-            norm = _factored_norm(factors, [layer.bias is not None for layer in self.model.layout.linear], others)
-            if norm > self.clip_norm:
-                others.mul_(self.clip_norm / norm)
-                for delta in backward:
-                    delta.mul_(self.clip_norm / norm)
-        home = weights.device
-        found = loss.detach() if is_far(weights) else loss.item()
-        return found, others.to(home), [(inputs.to(home), delta.to(home)) for inputs, delta in factors]
+        if self._launches is not None:
+            loss, flat = self._launched(self._launches, weights, step, as_factors=True)
+            return loss, *parted(flat, self.model.layout, self.batch_size)
+        found, (others, factors) = factored(
+            self.model, self.model.parameters, self.batch_size, lambda: self._loss(weights, step), self.clip_norm
+        )
+        return found.item(), others, factors
+
+    def _launched(
+        self, launches: Launches, weights: Tensor, step: int, as_factors: bool
+    ) -> tuple[float | Tensor, Tensor]:
+        """Loss and gradient from the device, one flat vector, where `weights` are."""
+        there = launches.gradient(self, weights, step, as_factors)
+        if is_far(weights):
+            return there
+        launches.run()
+        whole = download(torch.cat([there[1], there[0].view(1)]))
+        return whole[-1].item(), whole[:-1]
 
     def _loss(self, weights: Tensor, step: int) -> Tensor:
         """The mean loss of the batch of `step`, with what its derivatives take."""
@@ -158,45 +146,3 @@ class Learner:
         inputs, targets = self.batch(step)
         with self.model.training(self.dropout(step)):
             return self.dataset.loss(self.model(inputs), targets)
-
-    def _parameters(self) -> tuple[dict[str, nn.Module], list[Tensor]]:
-        """The modules of `layout.linear` by name, and the parameters of `layout.rest`."""
-        names = [layer.name for layer in self.model.layout.linear]
-        modules = {name: self.model.module.get_submodule(name) for name in names}
-        rest = {layer.name for layer in self.model.layout.rest}
-        named = zip(self.model.layout, self.model.parameters, strict=True)
-        return modules, [parameter for layer, parameter in named if layer.name in rest]
-
-
-@contextmanager
-def _recorded(modules: Mapping[str, nn.Module], rows: int) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
-    """Within it, note the input and output of each module's call; at its end each has been called once."""
-    calls: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def note(name: str, given: Tensor, made: Tensor) -> None:
-        if name in calls or given.shape[:-1] != (rows,):
-            raise InputError(f"layer {name}: its gradient has no factors, it does not take the batch once, row by row")
-        calls[name] = (given.detach(), made)
-
-    def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        return lambda module, inputs, output: note(name, inputs[0], output)
-
-    handles = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
-    for name in modules:
-        if name not in calls:
-            raise InputError(f"layer {name}: its gradient has no factors, the model does not use it")
-        if calls[name][1]._version:
-            raise InputError(f"layer {name}: its gradient has no factors, its output is overwritten in place")
-
-
-def _factored_norm(factors: Sequence[Factors], biases: Sequence[bool], others: Tensor) -> float:
-    """The L2 norm of a whole gradient; ||Delta^T X||^2 is the sum of the products of (X X^T) and (Delta Delta^T)."""
-    total = others.double().square().sum()
-    for (inputs, delta), bias in zip(factors, biases, strict=True):
-        total += ((inputs @ inputs.T + bias) * (delta @ delta.T)).double().sum() / len(inputs) ** 2
-    return math.sqrt(max(total.item(), 0.0))

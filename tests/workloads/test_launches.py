@@ -30,11 +30,22 @@ def learners(model: Model, dataset: Dataset, where: str, count: int = 3, **train
     return [workload.learner(SHARD, worker, 8, 0, Training(**training)) for worker in range(count)]
 
 
-def same_everywhere(model: Model, dataset: Dataset, **training: Any) -> None:
+def gradient(learner: Learner, weights: torch.Tensor, step: int) -> list[Any]:
+    """Its loss, and what it is made of."""
+    return list(learner.gradient(weights, step))
+
+
+def factors(learner: Learner, weights: torch.Tensor, step: int) -> list[Any]:
+    """The same of one with factors."""
+    loss, others, pairs = learner.factors(weights, step)
+    return [loss, others, *(part for pair in pairs for part in pair)]
+
+
+def same_everywhere(model: Model, dataset: Dataset, asked: Any = gradient, **training: Any) -> None:
     """Three workers at weights of their own, five steps: asked for together or alone, captured at the second."""
     here = learners(model, dataset, "cpu", **training)
     weights = [torch.randn(here[0].model.layout.size, generator=torch.manual_seed(k)) * 0.05 for k in range(3)]
-    expected = [[each.gradient(own, step) for each, own in zip(here, weights, strict=True)] for step in range(5)]
+    expected = [[asked(each, own, step) for each, own in zip(here, weights, strict=True)] for step in range(5)]
     with standin():
         there = learners(model, dataset, NAME, **training)
         moved = [own.to(DEVICE) for own in weights]
@@ -42,21 +53,41 @@ def same_everywhere(model: Model, dataset: Dataset, **training: Any) -> None:
         assert launches is not None
         for step in range(5):
             launches.together = step != 2
-            found = [each.gradient(own, step) for each, own in zip(there, moved, strict=True)]
+            found = [asked(each, own, step) for each, own in zip(there, moved, strict=True)]
             for own in moved:
                 own.add_(1.0)  # whoever asked may change its weights: the gradient is at those of the moment
             launches.run()
             for own, before in zip(moved, weights, strict=True):
                 own.copy_(before)
-            for (loss, gradient), (other_loss, other) in zip(found, expected[step], strict=True):
+            for (loss, *parts), (other_loss, *others) in zip(found, expected[step], strict=True):
                 assert isinstance(loss, torch.Tensor)
                 assert loss.item() == pytest.approx(other_loss, rel=1e-6)
-                assert torch.allclose(gradient.cpu(), other, rtol=1e-5, atol=1e-7)
+                for part, other in zip(parts, others, strict=True):
+                    assert torch.allclose(part.cpu(), other, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("training", [{}, {"weight_decay": 0.01, "clip_norm": 0.1}, {"augment": False}])
 def test_a_gradient_on_a_device_is_the_cpus(dataset: LabelledImages, training: dict[str, Any]) -> None:
     same_everywhere(Model(name="tiny"), dataset, **training)
+
+
+@pytest.mark.parametrize("training", [{"weight_decay": 0.01}, {"clip_norm": 0.1}, {"augment": False}])
+def test_so_are_its_factors(dataset: LabelledImages, training: dict[str, Any]) -> None:
+    same_everywhere(Model(name="tiny"), dataset, factors, **training)
+
+
+def test_a_gradient_and_factors_at_one_instant_are_two_launches(dataset: LabelledImages) -> None:
+    with standin():
+        one, other, _ = learners(Model(name="tiny"), dataset, NAME)
+        weights = torch.randn(one.model.layout.size, generator=torch.manual_seed(0)).mul(0.05).to(DEVICE)
+        alone = [gradient(one, weights, 0), factors(other, weights, 0)]
+        launches = one._launches
+        assert launches is not None
+        launches.together = True
+        together = [gradient(one, weights, 0), factors(other, weights, 0)]
+        launches.run()
+        for first, second in zip(alone, together, strict=True):
+            assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(first, second, strict=True))
 
 
 def test_so_is_a_language_models(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,9 +96,10 @@ def test_so_is_a_language_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_dropout_drops_what_it_drops_on_the_cpu(dataset: LabelledImages) -> None:
+@pytest.mark.parametrize("asked", [gradient, factors])
+def test_dropout_drops_what_it_drops_on_the_cpu(dataset: LabelledImages, asked: Any) -> None:
     """The stand-in draws as the CPU does; a worker at a time, by that worker's seed."""
-    same_everywhere(Model(name="alexnet-32"), dataset)
+    same_everywhere(Model(name="alexnet-32"), dataset, asked)
 
 
 def test_so_does_a_data_set_of_ones_own() -> None:
@@ -75,7 +107,8 @@ def test_so_does_a_data_set_of_ones_own() -> None:
     same_everywhere(Model(name="tiny"), Arrays(x, y, x[:20], y[:20]))
 
 
-def test_eight_gradients_are_one_launch(dataset: LabelledImages) -> None:
+@pytest.mark.parametrize("asked", [gradient, factors])
+def test_eight_gradients_are_one_launch(dataset: LabelledImages, asked: Any) -> None:
     with standin() as counts:
         there = learners(Model(name="tiny"), dataset, NAME, count=8)
         launches = there[0]._launches
@@ -86,7 +119,7 @@ def test_eight_gradients_are_one_launch(dataset: LabelledImages) -> None:
             before, graphs_before = counts.launches, counts.graphs
             waits, ups = counts.waits, counts.ups
             for each in there:
-                each.gradient(weights, step)
+                asked(each, weights, step)
             launches.run()
         assert counts.graphs - graphs_before == 1
         assert counts.launches - before == 8 + 1 + 1  # the weights' copies, the graph, one copy of all results
@@ -120,18 +153,19 @@ def test_more_than_fit_are_launched_in_turns(dataset: LabelledImages) -> None:
         assert torch.equal(found[-1].cpu(), alone[-1][1].cpu())
 
 
-def test_a_worker_with_its_weights_on_the_cpu_waits_once(dataset: LabelledImages) -> None:
+@pytest.mark.parametrize("asked", [gradient, factors])
+def test_a_worker_with_its_weights_on_the_cpu_waits_once(dataset: LabelledImages, asked: Any) -> None:
     """On the emulated fabric: weights go up, loss and gradient come down in one transfer."""
     with standin() as counts:
         (worker,) = learners(Model(name="tiny"), dataset, NAME, count=1)
         weights = torch.zeros(worker.model.layout.size)
         for step in range(3):
             waits, down = counts.waits, counts.down
-            loss, gradient = worker.gradient(weights, step)
+            loss, *parts = asked(worker, weights, step)
         assert isinstance(loss, float)
-        assert gradient.device.type == "cpu"
+        assert all(part.device.type == "cpu" for part in parts)
         assert counts.waits - waits == 1
-        assert counts.down - down == 4 * (worker.model.layout.size + 1)
+        assert counts.down - down == 4 * (sum(part.numel() for part in parts) + 1)
 
 
 def test_images_are_found_on_the_device_as_on_the_cpu() -> None:
