@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from small_runs import Played, experiment, play
 
+from testbed.codecs.factors import multiply
 from testbed.errors import ProtocolError
 from testbed.experiment.assembly import Assembly
 from testbed.message import Message
 from testbed.record.events import StepDone
 from testbed.roles.roles import kind_of
-from testbed.systems import SYSTEMS, Node, Task
+from testbed.systems import SYSTEMS, Node, Task, isgq
 
 FORMS = ["isgq-naive", "isgq-mse", "isgq-dithered"]
 CONSTANT = {"kind": "constant", "rate": 0.2}
@@ -95,6 +97,17 @@ def test_the_factors_answer_is_the_mean_answer_without_its_bytes(small_data: Non
     """The very product that the server would make."""
     factors, mean = (played(form, {"answer": answer}) for answer in ("factors", "float32"))
     assert torch.equal(factors.models["full"], mean.models["full"])
+
+
+@pytest.mark.parametrize(("device", "products"), [("m60", 1), ("measured", 4)])
+def test_what_all_workers_receive_is_multiplied_once_unless_it_is_timed(
+    small_data: None, monkeypatch: pytest.MonkeyPatch, device: str, products: int
+) -> None:
+    counted = Mock(side_effect=multiply)
+    monkeypatch.setattr(isgq, "multiply", counted)
+    it = experiment(training={"steps": 3, "weight_decay": 0.01}, compute={"device": device})
+    play("isgq-mse", Assembly(it).task(0), it.plan.profile)
+    assert counted.call_count == 3 * products
 
 
 def test_exact_bytes_without_quantization(small_data: None, sizes: Sizes) -> None:

@@ -17,10 +17,16 @@ from testbed.systems import SYSTEMS
 # Losses are read in one transfer for all steps, 1 / 4 a step here, with the doubts about vectors in another.
 STEPS = 4
 READS = 2 / STEPS
-MESSAGES = 4 + 2 + 1  # of workers, LPSs and the global server
+WORKERS = 4
+MESSAGES = WORKERS + 2 + 1  # of workers, LPSs and the global server
+ISGQ = ("isgq-naive", "isgq-mse", "isgq-dithered")
+FACTORS = (
+    WORKERS * 4 * 4 * (108 + 32 + 32 + 10)
+)  # bytes: float32 of 4 images a worker, as many numbers as tiny's layers
 WAITS = {
     **dict.fromkeys(("wgt", "bgt", "qgt", "dgc"), READS + MESSAGES),  # a sparse message has as many bytes as it has
     "weightgrad": READS + 2,  # each LPS must know whether its update is significant
+    **dict.fromkeys(ISGQ, READS + WORKERS),  # a worker's factors come down to be coded
 }
 LAUNCHES = {  # of a step of four workers, by system whose codecs all have twins; what is captured counts as one
     "baseline": 50,
@@ -35,6 +41,7 @@ LAUNCHES = {  # of a step of four workers, by system whose codecs all have twins
     "dgc": 115,
     "diloco": 48,
     "allreduce": 275,
+    **dict.fromkeys(ISGQ, 80),
 }
 
 
@@ -57,7 +64,7 @@ def test_a_run_on_a_device_is_the_cpus(small_data: None, tmp_path: Path, system:
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", ["factors", "float32", "ternary"])
 def test_factors_and_convolutions_go_together_on_a_device(small_data: None, tmp_path: Path, answer: str) -> None:
-    """Factors are multiplied on the CPU, convolutions' gradients stay on the device."""
+    """Factors are coded on the CPU, convolutions' gradients stay on the device, and so does the mean of both."""
     it = experiment(systems={"isgq-dithered": {"answer": answer}}, training={"steps": 2}, model={"name": "cifarnet"})
     here = pd.read_parquet(start(it, tmp_path / "cpu") / "isgq-dithered" / "seed-0" / "steps.parquet")
     with standin():
@@ -65,11 +72,12 @@ def test_factors_and_convolutions_go_together_on_a_device(small_data: None, tmp_
     assert there["loss"].tolist() == pytest.approx(here["loss"].tolist(), abs=2e-3)
 
 
-@pytest.mark.parametrize("system", each_system(LAUNCHES, "baseline", "terngrad", "weightgrad", "dgc"))
+@pytest.mark.parametrize("system", each_system(LAUNCHES, "baseline", "terngrad", "weightgrad", "dgc", "isgq-naive"))
 def test_a_step_waits_for_nothing(small_data: None, system: str) -> None:
     options = EXCHANGING if system == "weightgrad" else {}
     found = count(experiment(systems={system: options}, training={"steps": 12}), system, STEPS)
     assert found.waits <= WAITS.get(system, READS), found.waits_at
-    assert found.down <= 48 * found.waits + 200  # bytes: losses, a few norms, and the sizes of messages
+    more = FACTORS if system in ISGQ else 0
+    assert found.down - more <= 48 * found.waits + 200  # bytes: losses, a few norms, and the sizes of messages
     assert found.launches <= LAUNCHES[system]
     assert found.graphs >= 1
