@@ -4,7 +4,8 @@
 
 Eight workers with a batch of 512 together, as in WeightGrad's table 2 (`experiments/systems.toml`). How many operations
 there are does not depend on the batch, and how much memory the gradients move is linear in it: so steps are counted
-with a small batch, and what each further example moves is the difference of two, of the baseline. Losses, and whether
+with a small batch, and what each further example moves is the difference of two, of the baseline; of a system whose
+messages grow with the batch, its own. Losses, and whether
 vectors were finite, are read once in `--steps` steps (two waits); a run reads them at its tests, every 10 steps.
 Writes counts.json and counts.md, and goes on where it was stopped.
 """
@@ -15,6 +16,7 @@ import argparse
 import json
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from testbed.experiment.load import load
@@ -27,7 +29,7 @@ from testbed.report.numbers.tables import markdown_table
 GPU = "h100"
 COUNTED = 16  # examples of all workers together
 OTHER = 48
-GROWING = ("up", "touched", "flops")  # with the batch
+GROWING = ("up", "down", "touched", "flops")  # with the batch
 
 
 def main() -> None:
@@ -47,8 +49,8 @@ def main() -> None:
     few = _experiment(COUNTED)
     wanted = options.systems.split(",") if options.systems else list(few.systems)
     if missing := [system for system in wanted if system not in found]:
-        growth = _growth(options.steps)
         for system in missing:
+            growth = _growth("baseline" if few.kind_of(system).sums_gradients else system, options.steps)
             found[system] = _grown(count(few, system, options.steps), growth, options.batch - COUNTED)
             print(system, f"{found[system].launches:.0f} started, {found[system].waits:.2g} waits", flush=True)
             _write(options.out, options.batch, {name: found[name] for name in few.systems if name in found})
@@ -67,9 +69,10 @@ def _experiment(batch: int) -> Experiment:
     return point.experiment
 
 
-def _growth(steps: int) -> dict[str, float]:
+@cache
+def _growth(system: str, steps: int) -> dict[str, float]:
     """What each further example adds to a step."""
-    one, other = (count(_experiment(batch), "baseline", steps) for batch in (COUNTED, OTHER))
+    one, other = (count(_experiment(batch), system, steps) for batch in (COUNTED, OTHER))
     return {name: (getattr(other, name) - getattr(one, name)) / (OTHER - COUNTED) for name in GROWING}
 
 
