@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from testbed.codecs.base import Key
 from testbed.codecs.factors import Dithered, FactorCodec, LloydMax, MinimumError, Unquantized, multiply
-from testbed.codecs.factors.points import COLUMNS, Product, lloyd_max
+from testbed.codecs.factors.points import COLUMNS, Product, lloyd_max, lloyd_max_with_zero
 from testbed.errors import CodecError
 from testbed.gpu.standin import DEVICE, standin
 from testbed.layout import Factors, Layout
@@ -395,6 +395,18 @@ def test_lloyd_max_of_few_values() -> None:
         thresholds, points = lloyd_max(np.array(values, np.float32), 4)
         assert thresholds.shape == (3,)
         assert set(points.tolist()) - {0.0} == set(values) - {0.0}
+
+
+@pytest.mark.parametrize("find", [lloyd_max, lloyd_max_with_zero])
+def test_zeros_among_the_elements_change_nothing(
+    find: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]],
+) -> None:
+    """Of sixteenths, so that sums are exact in any order."""
+    x = np.abs(np.random.default_rng(0).normal(size=2000)).astype(np.float32) * 16 // 1 / 16
+    among = np.zeros(2 * x.size, np.float32)
+    among[::2] = x
+    for found, expected in zip(find(among, 4), find(x[x != 0], 4), strict=True):
+        assert np.array_equal(found, expected)
 
 
 @pytest.mark.parametrize(("beside", "levels", "nmse"), [(False, 2, 0.190), (True, 2, 0.1175), (False, 3, 0.0799)])
