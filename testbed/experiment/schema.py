@@ -123,7 +123,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Or it is `value` of the test's `metric`, whichever the data set has, e.g. "bits_per_character". All three are of the
     model that is reported: `model`, by default the quantized where a system has one, else the full-precision one. The
-    loss is that of a fixed sample of the training data, whose last tests within `window` steps are averaged.
+    loss is that of a fixed sample of the training data. Tests within `window` steps are averaged, and their mean stands
+    for the middle of them.
     """
 
     loss: Positive | None = None
@@ -154,7 +155,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probe_images : test images that takes, and as many training images
     stop_at_target : a system's run ends when a probe has shown that its target is reached, or that its loss is no
         number: at once on the virtual fabric, and then its last checkpoint is of before; else at the next checkpoint
-    stop_after_s : a system's run ends as soon, in the same way, when so many seconds of its clock are over
+    stop_after_s : a system's run ends as soon, in the same way, when so many seconds of its clock are over; with
+        `stop_at_target`, when the target can no more be reached within them, which is known half a window later
     link_interval_s : bytes per link are recorded this often (at least every 10,000 s), inside the regions of virtual
         runs of over 64 hosts less
     timeline_steps : of so many steps, the first, each computation and each message is recorded (`testbed timeline`)

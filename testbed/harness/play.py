@@ -140,13 +140,16 @@ class Play:
             if self.experiment.compute.timing_only:  # there is nothing to keep or to test
                 continue
             checkpoint.write(self.folder, self.clock, self.fabric.save, self._evaluate)
-            if self._probed_enough or self.experiment.run.is_over(
-                clock_s
-            ):  # probes of processes are handed in when these save
+            if self._probed_enough or self._is_over(clock_s):  # probes of processes are handed in when these save
                 break
 
+    def _is_over(self, time_s: float) -> bool:
+        """Whether the run's time is over, where it is not probes that tell."""
+        run = self.experiment.run
+        return run.is_over(time_s) and not (run.stop_at_target and self._probing)
+
     def _is_enough(self) -> bool:
-        """Whether probes show that the target has been reached, or never will be."""
+        """Whether probes show that the target has been reached, will not be within `stop_after_s`, or never will."""
         from testbed.record import frames  # pyarrow, which only a search needs
 
         parsed, target = frames.parse(self.folder / lines.FILE_NAME), Target.of(self.facts)
@@ -156,7 +159,7 @@ class Play:
         asked = [] if target.loss is None else [reached.by_loss(parsed.steps, probes, target)]
         if target.missed_by(probes) is not None:
             asked.append(reached.by_test(probes, probes, target))
-        return bool(asked) and all(asked)
+        return (bool(asked) and all(asked)) or self.experiment.run.is_over(reached.judged_s(probes, target.window))
 
     @property
     def _probing(self) -> int:
@@ -169,8 +172,7 @@ class Play:
         name = reported(models, Target.of(self.facts).model)
         result, train_loss = self.assembly.probe(models[name])
         self._record(self._evaluated(name, result, time_s=time_s, step=step, probe=True, train_loss=train_loss))
-        ended = self.experiment.run.stop_at_target and self._is_enough()
-        self._probed_enough = ended or self.experiment.run.is_over(time_s)
+        self._probed_enough = self._is_enough() if self.experiment.run.stop_at_target else self._is_over(time_s)
         return self._probed_enough
 
     def _evaluated(self, model: str, result: Evaluation, **more: Any) -> Evaluated:

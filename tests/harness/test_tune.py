@@ -19,6 +19,7 @@ from testbed.harness import tune
 from testbed.harness.tune import Budget, Outcome
 from testbed.record.reader import load as load_run
 from testbed.report.numbers.asked import Target
+from testbed.report.numbers.reached import judged_s as judged
 from testbed.report.numbers.summary import measure
 from testbed.systems.protocols.base import Knob
 
@@ -85,7 +86,9 @@ def test_a_trial_ends_when_it_can_only_be_slower_than_the_best_before_it(small_d
     trying = tune.attempt(it, "baseline", options, (100,), [missed, best])
     tried = tune._play(trying, "virtual", tmp_path / "b", "baseline", options, [missed, best])
     [stopped] = load_run(tmp_path / "b").results
-    assert len(result.steps) == 40 and len(stopped.steps) == 10
+    assert len(result.steps) == 40 and 10 <= len(stopped.steps) < 40
+    judged_s = [judged(stopped.probes.iloc[:count], it.target.window) for count in (-1, len(stopped.probes))]
+    assert judged_s[0] < best.score <= judged_s[1], "as soon as it is known that it cannot have been reached in time"
     assert best.score <= tried.score < whole.score and not tried.reached
     assert tune.attempt(it, "baseline", options, (100, 101), [best]).run.stop_after_s == 2 * best.score
 

@@ -9,7 +9,7 @@ import numpy as np
 from testbed.record.reader import Result, Run
 from testbed.report.numbers.asked import Target, timing_only
 from testbed.report.numbers.interval import half_width
-from testbed.report.numbers.reached import recent, running_mean
+from testbed.report.numbers.reached import running_mean, smoothed
 
 POINTS = 1500  # of a line; more cannot be told apart
 
@@ -61,7 +61,8 @@ def _smooth(result: Result, raw: np.ndarray, length: int, window: int) -> np.nda
     if not len(probes):
         return running_mean(raw, min(window, length))
     steps, losses = (probes[name].to_numpy(dtype="float64") for name in ("step", "train_loss"))
-    return np.interp(np.arange(1, length + 1), steps, recent(steps, losses, window))
+    middles, means = smoothed(steps, losses, window, to_the_end=True)
+    return np.interp(np.arange(1, length + 1), middles, means)
 
 
 def thinned(column: np.ndarray) -> np.ndarray:

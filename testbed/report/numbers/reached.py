@@ -3,8 +3,9 @@
 Every system is judged by the same rule: by the model that it reports, tested every `run.probe_steps` steps on the same
 images while the clock stands still. Over the tests within the target's window of steps, and no fewer than `LEAST`, a
 mean is taken: from one step to the next the loss of weights that are trained at a large rate goes up and down by more
-than it falls in many. Between the last mean that missed the target and the first that did not, the time is interpolated
-linearly. What lies between these two tests is the resolution.
+than it falls in many. A mean stands for the middle of its tests, not for their end: half a window more for everybody
+would hide half of what one system needs more steps than another. Between the last mean that missed the target and the
+first that did not, the step is interpolated linearly. The time between the two tests around it is the resolution.
 
 A record without such tests (an older one, or `probe_steps = 0`) is judged as it was made to be: by the workers' mean
 training loss, and by the evaluations at checkpoints, with all that lies between two of them as the resolution.
@@ -63,9 +64,9 @@ def by_test(tests: pd.DataFrame, probes: pd.DataFrame, target: Target) -> Reache
 
 
 def _crossing(probes: pd.DataFrame, missed_by: np.ndarray, window: int) -> Reached | None:
-    """Where the mean of `missed_by` over the last `window` steps first comes to 0."""
+    """Where the mean of `missed_by` over `window` steps first comes to 0."""
     steps, times_s = (probes[name].to_numpy(dtype="float64") for name in ("step", "time_s"))
-    means = recent(steps, missed_by, window)
+    middles, means = smoothed(steps, missed_by, window)
     hits = np.flatnonzero(means <= 0)
     if not len(hits):
         return None
@@ -74,17 +75,36 @@ def _crossing(probes: pd.DataFrame, missed_by: np.ndarray, window: int) -> Reach
         return Reached(float(times_s[0]), int(steps[0]), float(times_s[0]))
     before, fall = after - 1, means[after - 1] - means[after]
     share = means[before] / fall if np.isfinite(fall) else 1.0  # a model that was no number before
-    time_s, step = (float(each[before] + share * (each[after] - each[before])) for each in (times_s, steps))
-    return Reached(time_s, int(np.ceil(step)), float(times_s[after] - times_s[before]))
+    step = float(middles[before] + share * (middles[after] - middles[before]))
+    later = max(1, int(np.searchsorted(steps, step)))
+    return Reached(_at(step, steps, times_s), int(np.ceil(round(step, 6))), float(times_s[later] - times_s[later - 1]))
 
 
-def recent(steps: np.ndarray, values: np.ndarray, window: int) -> np.ndarray:
-    """At each of `steps`, the mean of the values at those within the last `window` steps, and at `LEAST` of them."""
-    firsts = np.minimum(
-        np.searchsorted(steps, steps - window, side="right"), np.arange(1 - LEAST, len(steps) + 1 - LEAST)
-    )
-    firsts = np.maximum(firsts, 0)
-    return np.array([values[first : last + 1].mean() for last, first in enumerate(firsts)])
+def judged_s(probes: pd.DataFrame, window: int) -> float:
+    """Up to when it is known whether the target has been reached: the middle of the last tests that make a mean."""
+    steps, times_s = (probes[name].to_numpy(dtype="float64") for name in ("step", "time_s"))
+    return _at(smoothed(steps, steps, window)[0][-1], steps, times_s)
+
+
+def _at(step: float, steps: np.ndarray, times_s: np.ndarray) -> float:
+    return float(np.interp(step, steps, times_s))
+
+
+def smoothed(
+    steps: np.ndarray, values: np.ndarray, window: int, to_the_end: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means of values over `window` steps, over `LEAST` tests at least, and the steps in the middle of each.
+
+    The first are of all tests that there are until then. `to_the_end` adds means of fewer and fewer of the last tests,
+    for a curve that does not end half a window early.
+    """
+    lasts = np.arange(len(steps))
+    firsts = np.minimum(np.searchsorted(steps, steps - window, side="right"), lasts + 1 - LEAST).clip(0)
+    if to_the_end and len(steps):
+        more = np.arange(firsts[-1] + 1, len(steps))
+        firsts, lasts = np.append(firsts, more), np.append(lasts, np.full(len(more), len(steps) - 1))
+    places = [slice(first, last + 1) for first, last in zip(firsts, lasts, strict=True)]
+    return np.array([steps[it].mean() for it in places]), np.array([values[it].mean() for it in places])
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:

@@ -36,12 +36,13 @@ def test_between_two_tests_the_time_is_interpolated() -> None:
 
 
 def test_no_fewer_than_five_are_judged_together() -> None:
-    """By chance the third test is good; by the mean of five the target is reached between the sixth and the seventh."""
+    """By chance the third test is good; the mean of the last five is, which stands for step 40."""
     shaky = probes([0, 10, 20, 30, 40, 50, 60], [3.0, 3.0, 0.0, 3.0, 2.0, 2.0, 2.0])
-    means = reached.recent(shaky["step"].to_numpy(), shaky["train_loss"].to_numpy(), window=10)
+    middles, means = reached.smoothed(shaky["step"].to_numpy(), shaky["train_loss"].to_numpy(), window=10)
+    assert middles == pytest.approx([0, 5, 10, 15, 20, 30, 40])
     assert means == pytest.approx([3.0, 3.0, 2.0, 2.25, 2.2, 2.0, 1.8])
     found = reached.by_loss(NO_STEPS, shaky, Target(loss=1.9))
-    assert found is not None and 50 < found.step <= 60
+    assert found is not None and found.step == 35 and found.resolution_s == 20.0
 
 
 @pytest.mark.usefixtures("one_is_enough")
@@ -49,9 +50,28 @@ def test_the_mean_over_the_window_is_what_counts() -> None:
     """One good test among bad ones is chance: of the last 20 steps there are two."""
     shaky = probes([0, 10, 20, 30, 40], [3.0, 1.0, 3.0, 1.4, 1.4])
     found = reached.by_loss(NO_STEPS, shaky, Target(loss=1.5, window=20))
-    assert found is not None and 30 < found.step <= 40
+    assert found is not None and 25 < found.step <= 35, "the middles of the last two means"
     once = reached.by_loss(NO_STEPS, shaky, Target(loss=1.5, window=10))
     assert once is not None and once.step < 10
+
+
+@pytest.mark.parametrize("window", [10, 50, 100, 150])
+def test_a_window_hides_nothing_of_what_a_system_needs_more_steps(window: int) -> None:
+    """A loss that falls evenly is at the target where it is, by whatever window; half as fast, at twice the step."""
+    steps = np.arange(0, 410, 10)
+    once, half = (probes(list(steps), list(2.5 - fall * steps)) for fall in (0.01, 0.005))
+    found = [reached.by_loss(NO_STEPS, each, Target(loss=1.6, window=window)) for each in (once, half)]
+    assert [each.step for each in found if each] == [90, 180]
+    assert [each.time_s for each in found if each] == pytest.approx([180.0, 360.0])
+
+
+def test_a_curve_goes_on_to_the_last_test() -> None:
+    """By means of fewer and fewer tests; a target is not judged by these."""
+    steps = np.arange(0, 110, 10)
+    middles, means = reached.smoothed(steps, 1.0 * steps, window=100, to_the_end=True)
+    assert middles == pytest.approx(means) and np.all(np.diff(middles) > 0) and middles[-1] == 100
+    judged, _ = reached.smoothed(steps, 1.0 * steps, window=100)
+    assert judged[-1] == 55 and reached.judged_s(probes(list(steps), list(steps)), 100) == 110.0
 
 
 def test_a_target_that_is_missed_or_not_asked_for_is_none() -> None:
