@@ -52,6 +52,17 @@ def remembering(codec: Codec | Remembering) -> Remembering:
     return codec if isinstance(codec, Remembering) else Forgetful(codec)
 
 
+@runtime_checkable
+class Around(Protocol):
+    """A codec that says to another what to code; it does so wherever that one is, e.g. as a twin on a device."""
+
+    @property
+    def codec(self) -> Any: ...
+
+    def around(self, codec: Any) -> Any:
+        """The same around another codec."""
+
+
 class Forgetful:
     """A plain codec as one with a memory in which there is nothing."""
 
@@ -62,6 +73,10 @@ class Forgetful:
         self.add = adder(codec)
         self.cost = cost_of(codec)
         self.sizes = partial(fixed_sizes, codec)
+
+    def around(self, codec: Any) -> Forgetful:
+        """See `Around`."""
+        return Forgetful(codec)
 
     def start(self) -> None:
         """There is nothing to remember."""
@@ -99,6 +114,10 @@ class ErrorFeedback:
         self.sizes = partial(fixed_sizes, codec)
         self._fused = getattr(codec, "encode_with_feedback", None)
         self._pool = BufferPool()
+
+    def around(self, codec: Any) -> ErrorFeedback:
+        """See `Around`."""
+        return ErrorFeedback(codec)
 
     def start(self) -> Residual:
         """A residual of zero."""

@@ -94,10 +94,14 @@ class Uniform(VectorCodec):
 
     def nbytes(self, bits: int | None = None) -> int:
         """Exact bytes of a message of so many bits an element."""
-        return 1 + 8 * len(self.selection.coded) + self.selection.nbytes + sum(self._lengths(self._bits(bits)))
+        return 1 + 8 * len(self.selection.coded) + self.selection.nbytes + sum(self._lengths(self.bits_of(bits)))
 
     def sizes(self) -> Sequence[int]:
         return [1, 8 * len(self.selection.coded), self.selection.nbytes, sum(self._lengths(self.bits))]
+
+    def bits_of(self, bits: int | None) -> int:
+        """How many bits a message has that is asked for these; CodecError where there is none."""
+        return self.bits if bits is None else _checked(bits)
 
     def encode(self, vector: torch.Tensor, key: Key | None = None, bits: int | None = None) -> Buffers:
         """Quantize and pack.
@@ -112,7 +116,7 @@ class Uniform(VectorCodec):
         ------
         CodecError : NaN or infinity in a layer
         """
-        return self._encode(elements(vector, self.layout), None, key, self._bits(bits))
+        return self._encode(elements(vector, self.layout), None, key, self.bits_of(bits))
 
     def encode_with_feedback(
         self, vector: torch.Tensor, residual: torch.Tensor, key: Key | None = None, bits: int | None = None
@@ -124,11 +128,11 @@ class Uniform(VectorCodec):
         CodecError : NaN or infinity in a layer of the sum; the residual is as it was
         """
         x, rest = elements(vector, self.layout), beside(residual, vector, self.layout)
-        return self._encode(x, rest, key, self._bits(bits))
+        return self._encode(x, rest, key, self.bits_of(bits))
 
     def quantize(self, vector: torch.Tensor, key: Key | None = None, bits: int | None = None) -> Quantized:
         """The levels that `encode` packs, e.g. for an entropy coder; parameters and errors are those of `encode`."""
-        x, k = elements(vector, self.layout), self._bits(bits)
+        x, k = elements(vector, self.layout), self.bits_of(bits)
         on = backend.of(x)
         ranges = self._ranges(x, None)
         levels = self._pool.take(sum(layer.size for layer in self.selection.coded))
@@ -168,9 +172,6 @@ class Uniform(VectorCodec):
         for layer, rule, run in zip(self.selection.coded, rules, stretches(self._lengths(bits)), strict=True):
             on.uniform.pack(x[layer.slice], _part(rest, layer), planes[run], *rule)
         return [np.array([bits], np.uint8), ranges.reshape(-1), floats, planes]
-
-    def _bits(self, bits: int | None) -> int:
-        return self.bits if bits is None else _checked(bits)
 
     def _lengths(self, bits: int) -> list[int]:
         """Bytes of the quantized layers' runs of levels."""

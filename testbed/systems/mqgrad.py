@@ -11,7 +11,7 @@ workers and LPSs in step m + 1. Messages say themselves with how many bits they 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 import torch
 
@@ -68,6 +68,10 @@ class ToldBits:
         self.decode = codec.decode
         self.cost = cost_with_feedback(codec) if feedback else cost_of(codec)
 
+    def around(self, codec: Any) -> ToldBits:
+        """See `testbed.codecs.memory.Around`."""
+        return ToldBits(codec, self.feedback)
+
     def start(self) -> Told:
         """The fewest bits, until told otherwise."""
         return Told(MIN_BITS, torch.zeros(self.layout.size) if self.feedback else None)
@@ -76,6 +80,7 @@ class ToldBits:
         """See `Codec.encode`."""
         if memory.residual is None:
             return self.codec.encode(vector, key, memory.bits)
+        memory.residual = memory.residual.to(vector.device)
         return self.codec.encode_with_feedback(vector, memory.residual, key, memory.bits)
 
 

@@ -23,7 +23,7 @@ from testbed.codecs.resident import placed
 from testbed.codecs.sparse import Sparse
 from testbed.codecs.threshold import Thresholded
 from testbed.codecs.topk import TopK
-from testbed.codecs.uniform import Uniform
+from testbed.codecs.uniform import Rounding, Uniform
 from testbed.errors import CodecError
 from testbed.gpu import doubts, notes
 from testbed.gpu.standin import standin
@@ -173,6 +173,27 @@ def test_what_a_message_leaves_is_fed_back_alike(place: Place) -> None:
 
 
 @on_devices
+@pytest.mark.parametrize("rounding", ["nearest", "random"])
+@pytest.mark.parametrize("size", [0, 1, 7, 8193])
+def test_a_message_has_as_many_bits_as_it_is_told(place: Place, rounding: Rounding, size: int) -> None:
+    """7 bits and 8 take as many bytes of a layer of 7 elements: a message says itself which, without a wait."""
+    codec = Uniform(layout_of(size), 8, rounding, lambda layer: not layer.bias)
+    residual, residual_here = torch.zeros(codec.layout.size), torch.zeros(codec.layout.size)
+    with place() as device:
+        twin, there = placed(codec, device), residual.to(device)
+        for step, bits in enumerate([2, 2, 3, 2, 7, 8, 8, 2, None]):
+            values, key = vector(codec.layout.size, step), Key(0, 0, step)
+            found, expected = twin.encode(values.to(device), key, bits), codec.encode(values, key, bits)
+            assert as_bytes(found) == [buffer.tobytes() for buffer in expected]
+            assert found[0].device.type == "cpu"
+            assert same_bits(twin.decode(found).cpu(), codec.decode(expected))
+            found = twin.encode_with_feedback(values.to(device), there, key, bits)
+            expected = codec.encode_with_feedback(values, residual_here, key, bits)
+            assert as_bytes(found) == [buffer.tobytes() for buffer in expected]
+            assert same_bits(there.cpu(), residual_here)
+
+
+@on_devices
 @pytest.mark.parametrize("size", [0, 1, 1000, 16_500, LONGEST + 5])
 def test_one_bit_feeds_back_in_one_pass(place: Place, size: int) -> None:
     """Of exact sums to the bit; captured from the second call on."""
@@ -219,6 +240,20 @@ def test_a_value_that_is_no_number_is_told_later(place: Place, name: str) -> Non
         with pytest.raises(CodecError, match=r"layer (a\.weight|the vector): NaN or infinity among its values"):
             doubts.settle()
         doubts.settle()  # told once
+
+
+@on_devices
+@pytest.mark.parametrize("name", ["3-bit-random"])
+def test_so_it_is_of_a_layer_that_is_not_quantized(place: Place, name: str) -> None:
+    codec = CODECS[name](layout_of(100))
+    values = vector(codec.layout.size, 1)
+    values[101] = float("inf")
+    with place() as device:
+        twin = placed(codec, device)
+        doubts.settle()
+        twin.encode(values.to(device), Key(0, 0, 0))
+        with pytest.raises(CodecError, match=r"layer a\.bias: NaN or infinity among its values"):
+            doubts.settle()
 
 
 @on_devices

@@ -18,7 +18,7 @@ from testbed.codecs.dgc import DGC
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.levels import LevelSum
-from testbed.codecs.memory import ErrorFeedback, Forgetful
+from testbed.codecs.memory import Around, Forgetful
 from testbed.codecs.onebit import OneBit
 from testbed.codecs.resident.base import Resident
 from testbed.codecs.resident.floats import Float32Resident, HalfResident
@@ -67,10 +67,8 @@ def placed(codec: Any, device: torch.device) -> Any:
     """`codec` for vectors on a device."""
     if device.type == "cpu":
         return codec
-    if isinstance(codec, Forgetful):
-        return Forgetful(placed(codec.codec, device))
-    if isinstance(codec, ErrorFeedback) and type(codec.codec) in TWINS:
-        return ErrorFeedback(placed(codec.codec, device))
+    if isinstance(codec, Around) and (type(codec.codec) in TWINS or isinstance(codec, Forgetful)):
+        return codec.around(placed(codec.codec, device))
     twin = TWINS.get(type(codec))
     return OnHost(codec, device) if twin is None else twin(codec, device)
 

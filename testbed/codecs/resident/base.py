@@ -77,43 +77,56 @@ def keys_of(key: Key, indexes: Sequence[int]) -> np.ndarray:
 # --- where things lie ---------------------------------------------------------------------------------------------
 
 
-class Measures:
-    """Sums and largest values of each of some layers, in a few operations for all of them.
+class Blocks:
+    """Layers cut into blocks of `width` elements, the last filled up with zeros.
 
-    A layer is cut into blocks of `BLOCK` elements, the last filled up with zeros; blocks are reduced first, in float64,
-    and then those of each layer. Nothing depends on the order in which a device happens to add.
+    What is measured of blocks is brought together for each layer, in a few operations for all of them.
     """
 
-    def __init__(self, layers: Sequence[Layer], nothing: int, device: torch.device) -> None:
-        counts = [-(-layer.size // BLOCK) for layer in layers]
-        places = np.full((sum(counts), BLOCK), nothing, np.int64)
-        owner = np.repeat(np.arange(len(layers)), counts)
+    def __init__(self, layers: Sequence[Layer], nothing: int, device: torch.device, width: int = BLOCK) -> None:
+        counts = np.array([-(-layer.size // width) for layer in layers], np.int64)
+        places = np.full((int(counts.sum()), width), nothing, np.int64)
         start = 0
-        for layer, count in zip(layers, counts, strict=True):
+        for layer, count in zip(layers, counts.tolist(), strict=True):
             places[start : start + count].reshape(-1)[: layer.size] = np.arange(layer.offset, layer.end)
             start += count
+        self.owners = np.repeat(np.arange(len(layers)), counts)  # of each block its layer's number
         self._shape = places.shape
-        self._places, self._owner = upload(places.reshape(-1), device), upload(owner, device)
-        whose = (owner == np.arange(len(layers))[:, None]).astype(np.float64)
-        self._whose = upload(whose, device)
+        self._places, self._owner = upload(places.reshape(-1), device), upload(self.owners, device)
         self._count = len(layers)
 
     def blocks(self, extended: Tensor) -> Tensor:
-        """The layers' elements [blocks, BLOCK] of a vector with a zero behind its end."""
+        """The layers' elements [blocks, width] of a vector with a zero behind its end."""
         return extended.index_select(0, self._places).view(self._shape)
 
     def of_block(self, values: Tensor) -> Tensor:
         """A value of each layer for each of its blocks [blocks, 1]."""
         return values.index_select(0, self._owner).view(-1, 1)
 
-    def sums(self, *of_blocks: Tensor) -> Tensor:
-        """Sums over layers of some float64 [blocks]: [how many, layers]."""
-        return torch.stack(of_blocks) @ self._whose.T
-
     def largest(self, of_blocks: Tensor, reduce: str = "amax") -> Tensor:
         """The largest (or with "amin" the smallest) [layers] of values [blocks]; NaN where there is one."""
         first = torch.zeros(self._count, dtype=of_blocks.dtype, device=of_blocks.device)
         return first.scatter_reduce(0, self._owner, of_blocks, reduce, include_self=False)
+
+    def peaks(self, extended: Tensor) -> Tensor:
+        """The largest magnitude of each layer [layers] of a vector with a zero behind its end."""
+        return self.largest(self.blocks(extended).abs().amax(1))
+
+
+class Measures(Blocks):
+    """Sums, too: blocks are added up first, in float64, and then those of each layer.
+
+    Nothing depends on the order in which a device happens to add.
+    """
+
+    def __init__(self, layers: Sequence[Layer], nothing: int, device: torch.device) -> None:
+        super().__init__(layers, nothing, device)
+        whose = (self.owners == np.arange(len(layers))[:, None]).astype(np.float64)
+        self._whose = upload(whose, device)
+
+    def sums(self, *of_blocks: Tensor) -> Tensor:
+        """Sums over layers of some float64 [blocks]: [how many, layers]."""
+        return torch.stack(of_blocks) @ self._whose.T
 
 
 def extended(x: Tensor) -> Tensor:
@@ -167,9 +180,14 @@ def sources(places: np.ndarray, floats: np.ndarray, size: int) -> np.ndarray:
     return found
 
 
+def elements_of(layers: Sequence[Layer]) -> np.ndarray:
+    """Which elements of a vector these layers are, one layer after the other (int64)."""
+    return np.concatenate([np.empty(0, np.int64), *(np.arange(layer.offset, layer.end) for layer in layers)])
+
+
 def byte_owner(lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """For each byte of runs of these lengths its run's number, and its number in the run."""
-    owner = np.repeat(np.arange(len(lengths)), lengths)
+    owner = np.repeat(np.arange(len(lengths)), np.array(lengths, np.int64))
     return owner, np.concatenate([np.empty(0, np.int64), *(np.arange(length) for length in lengths)])
 
 
@@ -202,7 +220,6 @@ class Planes:
         back[packed] = np.arange(packed.size)
         self.bits, self.width = bits, wide
         self.places = places  # [8, width] of elements
-        self.inverse = upload(inverse_of(places, count), device)  # [elements] of places
         self._order, self._back = upload(packed, device), upload(back, device)
         self._segment = torch.arange(PLANES, dtype=torch.int32, device=device).view(PLANES, 1)
         self._bit = torch.arange(bits, dtype=torch.int32, device=device).view(bits, 1, 1)
@@ -216,6 +233,23 @@ class Planes:
         """The inverse of `pack`."""
         planes = packed.index_select(0, self._back).view(self.bits, 1, self.width).to(torch.int32)
         return (((planes >> self._segment) & 1) << self._bit).sum(0, dtype=torch.int32)
+
+
+class ElementPlanes(Planes):
+    """`Planes` of numbers that lie one after the other, as the elements of layers do."""
+
+    def __init__(self, sizes: Sequence[int], bits: int, device: torch.device) -> None:
+        super().__init__(sizes, bits, device)
+        self._places = upload(self.places.reshape(-1), device)
+        self._inverse = upload(inverse_of(self.places, int(sum(sizes))), device)
+
+    def pack(self, numbers: Tensor) -> Tensor:
+        """Pack whole numbers [elements]; past a layer's end are zeros."""
+        return super().pack(extended(numbers).index_select(0, self._places).view(self.places.shape))
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """The inverse of `pack`: int32 [elements]."""
+        return super().unpack(packed).view(-1).index_select(0, self._inverse)
 
 
 # --- random numbers: `testbed.codecs.device.planar.hashed`, of all layers at once -----------------------------------

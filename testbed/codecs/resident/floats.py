@@ -11,7 +11,7 @@ from torch import Tensor
 from testbed.codecs.base import Key
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import _LARGEST_SHIFT, _OFFSET, _SMALLEST_SHIFT, _TOP, _TOP_HALF, Half
-from testbed.codecs.resident.base import Measures, Resident, extended
+from testbed.codecs.resident.base import Blocks, Resident, extended
 from testbed.gpu.graphs import Pass
 from testbed.layout import Layer
 
@@ -43,7 +43,7 @@ class HalfResident(Resident):
     def __init__(self, codec: Half, device: torch.device) -> None:
         layers = list(codec.layout)
         super().__init__(codec, device, layers)
-        self._measures = Measures(layers, self.layout.size, device)
+        self._blocks = Blocks(layers, self.layout.size, device)
         sizes = [layer.size for layer in layers]
         self._owner = self.moved(np.repeat(np.arange(len(layers)), sizes))
         self._pack, self._unpack = (Pass(work, self.layout.size) for work in (self._packed, self._unpacked))
@@ -55,7 +55,7 @@ class HalfResident(Resident):
         return [shifts, halves]
 
     def _packed(self, x: Tensor) -> list[Tensor]:
-        tops = self._measures.largest(self._measures.blocks(extended(x)).abs().amax(1))
+        tops = self._blocks.peaks(extended(x))
         exponents = torch.frexp(tops).exponent
         shifts = torch.where(tops > 0, (_TOP - exponents).clamp(_SMALLEST_SHIFT, _LARGEST_SHIFT), 0)
         limits = torch.where(shifts == _SMALLEST_SHIFT, float(_TOP_HALF), 2.0**_TOP)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from testbed.codecs.base import Key
 from testbed.codecs.onebit import OneBit
-from testbed.codecs.resident.base import Planes, Resident, extended
+from testbed.codecs.resident.base import ElementPlanes, Resident, extended
 from testbed.errors import CodecError
 from testbed.gpu.graphs import Pass
 from testbed.gpu.moves import upload
@@ -33,8 +33,7 @@ class OneBitResident(Resident):
         size = self.layout.size
         self._sums = Sums(lengths, device)
         self._lengths = self.moved(np.array(lengths, np.int64))
-        self._planes = Planes(lengths, 1, device)
-        self._places = self.moved(self._planes.places.reshape(-1))
+        self._planes = ElementPlanes(lengths, 1, device)
         self._first = self.moved(np.repeat(2 * np.arange(len(lengths)), lengths))  # each element's mean, without a sign
         self._plainly, self._fed_back = Pass(self._packed, size), Pass(self._packed_with_feedback, size)
         self._unpack = Pass(lambda means, signs: [self._values(means, signs)], size)
@@ -56,10 +55,7 @@ class OneBitResident(Resident):
         return [means, signs]
 
     def _packed(self, x: Tensor) -> list[Tensor]:
-        negative = torch.signbit(x)
-        packed = self._planes.pack(
-            extended(negative.to(torch.uint8)).index_select(0, self._places).view(self._planes.places.shape)
-        )
+        packed = self._planes.pack(torch.signbit(x).to(torch.uint8))
         values = self._sums.gathered(x)
         parts = values.clamp(min=0), values.clamp(max=0), torch.signbit(values)
         plus, minus, negatives = self._sums.of([part.sum(1, dtype=torch.float64) for part in parts])
@@ -79,8 +75,7 @@ class OneBitResident(Resident):
         return vector
 
     def _values(self, means: Tensor, signs: Tensor) -> Tensor:
-        bits = self._planes.unpack(signs).view(-1).index_select(0, self._planes.inverse)
-        return means.index_select(0, self._first + bits)
+        return means.index_select(0, self._first + self._planes.unpack(signs))
 
 
 class Sums:
