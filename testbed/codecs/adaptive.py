@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,8 +49,8 @@ from testbed.errors import CodecError, NotFinite
 from testbed.layout import Layer, Layout
 
 MAX_ERROR = 0.25
-_LARGEST = float(np.finfo(np.float32).max)
-_SMALLEST = 2.0**-149  # float32 above zero
+LARGEST = float(np.finfo(np.float32).max)
+SMALLEST = 2.0**-149  # float32 above zero
 
 
 class Adaptive(VectorCodec):
@@ -69,7 +70,7 @@ class Adaptive(VectorCodec):
             raise CodecError(f"error is a fraction of the gradient's mean square, 0 to {MAX_ERROR}, not {error}")
         super().__init__(layout)
         self.error = error
-        self._runs = SymbolRuns(SYMBOLS, [f"layer {layer.name}" for layer in layout], [layer.size for layer in layout])
+        self.runs = SymbolRuns(SYMBOLS, [f"layer {layer.name}" for layer in layout], [layer.size for layer in layout])
 
     def encode(self, vector: torch.Tensor, key: Key | None = None, mean_square: float | None = None) -> Buffers:
         """Quantize and code; no random numbers are drawn. CodecError names the layer that holds NaN or infinity.
@@ -101,15 +102,19 @@ class Adaptive(VectorCodec):
         x = elements(vector, self.layout)
         return self._squares(x)[0] / max(len(x), 1)
 
+    def reference(self, vector: torch.Tensor, before: float | torch.Tensor) -> float:
+        """What a sender's errors are fractions of: the mean square `before`, of this vector where that is 0."""
+        return float(before) or self.mean_square(vector)
+
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
         """Write each level times its layer's step; see `Codec.decode`."""
         expect(buffers, ["steps", "levels"])
         steps = wire_array(buffers[0], np.float32, len(self.layout), "steps")
-        symbols = self._runs.unpack(buffers[1])
+        symbols = self.runs.unpack(buffers[1])
         for layer, step in zip(self.layout, steps.tolist(), strict=True):
             part = symbols[layer.slice]
             top = max(MIDDLE - int(part.min(initial=MIDDLE)), int(part.max(initial=MIDDLE)) - MIDDLE)
-            if not 0 <= step <= _LARGEST or step * top > _LARGEST:
+            if not 0 <= step <= LARGEST or step * top > LARGEST:
                 raise CodecError(f"layer {layer.name}: {top} steps of {step} are no finite value")
         vector, y = room(out, self.layout)
         on = backend.of(y)
@@ -133,14 +138,17 @@ class Adaptive(VectorCodec):
             steps[index], top = _step(shared, largest)
             here = None if rest is None else rest[layer.slice]
             on.adaptive.quantize(x[layer.slice], symbols[layer.slice], here, float(steps[index]), top)
-        return [steps, self._runs.pack(symbols)]
+        return [steps, self.runs.pack(symbols)]
 
 
 @dataclass
 class Seen:
-    """The mean square of the first vector that was not all zeros, and what messages have left out, with feedback."""
+    """The mean square of the first vector that was not all zeros, and what messages have left out, with feedback.
 
-    mean_square: float
+    On a device the mean square is a number there.
+    """
+
+    mean_square: float | torch.Tensor
     residual: torch.Tensor | None
 
 
@@ -159,13 +167,17 @@ class AdaptiveToNorm:
         self.decode = codec.decode
         self.cost = cost_with_feedback(codec) if feedback else cost_of(codec)
 
+    def around(self, codec: Any) -> AdaptiveToNorm:
+        """See `testbed.codecs.memory.Around`."""
+        return AdaptiveToNorm(codec, self.feedback)
+
     def start(self) -> Seen:
         """Nothing seen."""
         return Seen(0.0, torch.zeros(self.layout.size) if self.feedback else None)
 
     def encode(self, vector: torch.Tensor, key: Key, memory: Seen) -> Buffers:
         """See `Remembering.encode`; an error in the vector leaves the memory as it was."""
-        mean_square = memory.mean_square or self.codec.mean_square(vector)
+        mean_square = self.codec.reference(vector, memory.mean_square)
         if memory.residual is None:
             buffers = self.codec.encode(vector, key, mean_square)
         else:
@@ -186,5 +198,5 @@ def _step(shared: float, largest: float) -> tuple[np.float32, float]:
     """A layer's step and how many of them its largest value is, within float32's range."""
     if largest == 0:
         return np.float32(0), 0
-    step = np.float32(min(max(shared, largest / MIDDLE, _SMALLEST), _LARGEST))
-    return step, min(np.rint(largest / float(step)), MIDDLE, _LARGEST // float(step))
+    step = np.float32(min(max(shared, largest / MIDDLE, SMALLEST), LARGEST))
+    return step, min(np.rint(largest / float(step)), MIDDLE, LARGEST // float(step))

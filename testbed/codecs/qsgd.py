@@ -102,7 +102,7 @@ class QSGD(VectorCodec):
         self.bits = (2 * levels).bit_length()
         self.selection = Selection(layout, lambda layer: layer.size >= smallest)
         sizes = [layer.size for layer in self.selection.coded]
-        self._streams = EliasStreams([f"layer {layer.name}" for layer in self.selection.coded], sizes, levels)
+        self.streams = EliasStreams([f"layer {layer.name}" for layer in self.selection.coded], sizes, levels)
         self._places = stretches(sizes)
         self._buckets = stretches(-(-size // bucket) for size in sizes)
         self._bucket_count = sum(-(-size // bucket) for size in sizes)
@@ -125,7 +125,7 @@ class QSGD(VectorCodec):
         floats = self.selection.gather(x)
         if self.coding == "elias":
             quantized = self.quantize(vector, key)
-            return [quantized.norms, floats, self._streams.pack(quantized.raised)]
+            return [quantized.norms, floats, self.streams.pack(quantized.raised)]
         on = backend.of(x)
         norms, packed = self._pool.take(self._bucket_count, np.float32), self._pool.take(self._level_bytes)
         for position, layer in enumerate(self.selection.coded):
@@ -153,7 +153,7 @@ class QSGD(VectorCodec):
             if not (np.isfinite(norms[place]) & (norms[place] >= 0)).all():
                 raise CodecError(f"layer {layer.name}: a bucket's norm is finite and at least 0")
         if self.coding == "elias":
-            raised = self._streams.unpack(buffers[2])
+            raised = self.streams.unpack(buffers[2])
         else:
             packed = wire_array(buffers[2], np.uint8, self._level_bytes, "levels")
         vector, y = room(out, self.layout)

@@ -83,6 +83,13 @@ def _parted(whole: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
 
 
+def near(values: np.ndarray | Tensor) -> np.ndarray:
+    """Values as an array on the CPU; those of a device come down in one transfer."""
+    if isinstance(values, np.ndarray):
+        return values
+    return (download(values) if is_far(values) else values).numpy()
+
+
 def finish(made: object) -> None:
     """Wait until a GPU has made what a computation returned; on the CPU that is so already."""
     for part in tree_leaves(made):

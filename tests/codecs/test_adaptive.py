@@ -72,7 +72,7 @@ def test_a_layer_twice_as_large_gets_one_bit_more() -> None:
     def bits(factor: float) -> float:
         """Of the layer that is `factor` times the other, less those of the other."""
         vector = torch.cat([factor * normal(size), normal(size, 1)])
-        symbols = codec._runs.unpack(codec.encode(vector)[1])
+        symbols = codec.runs.unpack(codec.encode(vector)[1])
         entropies = []
         for part in (symbols[:size], symbols[size:]):
             shares = np.bincount(part)[np.bincount(part) > 0] / size

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from test_backend import Place, layout_of, same_bits, seeds, spreads, vector
 
 from testbed.codecs import Key, LevelSum, Ternary, ThresholdTernary
+from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.base import Codec
 from testbed.codecs.e3m0 import E3M0
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.memory import ErrorFeedback
 from testbed.codecs.onebit import LONGEST, OneBit
+from testbed.codecs.qsgd import QSGD
 from testbed.codecs.resident import placed
 from testbed.codecs.sparse import Sparse
 from testbed.codecs.threshold import Thresholded
@@ -41,6 +43,10 @@ EXACT: dict[str, Callable[[Layout], Codec]] = {
     "sparse": Sparse,
     "thresholded": lambda layout: Thresholded(layout, 0.7),
     "top-k": lambda layout: TopK(layout, 0.02),
+    "qsgd": lambda layout: QSGD(layout, smallest=8),
+    "qsgd-elias": lambda layout: QSGD(layout, 1, coding="elias", smallest=0),
+    "qsgd-finest": lambda layout: QSGD(layout, 127, 8192, smallest=2000),
+    "qsgd-finest-elias": lambda layout: QSGD(layout, 127, 1, coding="elias", smallest=0),
 }
 SCALED: dict[str, Callable[[Layout], Codec]] = {  # their scales are sums, equal to rounding only
     "ternary": Ternary,
@@ -48,6 +54,9 @@ SCALED: dict[str, Callable[[Layout], Codec]] = {  # their scales are sums, equal
     "ternary-one-scale": lambda layout: Ternary(layout, layerwise=False),
     "threshold": ThresholdTernary,
     "one-bit": OneBit,
+    "qsgd-euclidean": lambda layout: QSGD(layout, norm="euclidean", smallest=8),
+    "adaptive": Adaptive,
+    "adaptive-fine": lambda layout: Adaptive(layout, 0.002),
 }
 CODECS = EXACT | SCALED
 
@@ -243,7 +252,7 @@ def test_a_value_that_is_no_number_is_told_later(place: Place, name: str) -> Non
 
 
 @on_devices
-@pytest.mark.parametrize("name", ["3-bit-random"])
+@pytest.mark.parametrize("name", ["3-bit-random", "qsgd"])
 def test_so_it_is_of_a_layer_that_is_not_quantized(place: Place, name: str) -> None:
     codec = CODECS[name](layout_of(100))
     values = vector(codec.layout.size, 1)
@@ -277,6 +286,7 @@ LAUNCHES = {  # of one message of a model of ten layers, where nothing is captur
     "threshold": (45, 12),
     "8-bit": (45, 15),
     "one-bit": (50, 20),
+    "qsgd": (70, 30),
 }
 
 

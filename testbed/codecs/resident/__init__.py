@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.base import Buffers, WireBuffers
 from testbed.codecs.dgc import DGC
 from testbed.codecs.floats import Float32
@@ -20,9 +21,12 @@ from testbed.codecs.half import Half
 from testbed.codecs.levels import LevelSum
 from testbed.codecs.memory import Around, Forgetful
 from testbed.codecs.onebit import OneBit
+from testbed.codecs.qsgd import QSGD
+from testbed.codecs.resident.adaptive import AdaptiveResident
 from testbed.codecs.resident.base import Resident
 from testbed.codecs.resident.floats import Float32Resident, HalfResident
 from testbed.codecs.resident.onebit import OneBitResident
+from testbed.codecs.resident.qsgd import QSGDResident
 from testbed.codecs.resident.sparse import SparseMultiplesResident, SparseResident, ThresholdedResident
 from testbed.codecs.resident.ternary import LevelSumResident, TernaryResident, ThresholdTernaryResident
 from testbed.codecs.resident.topk import DGCResident, TopKResident
@@ -48,6 +52,8 @@ TWINS: dict[type, Twin] = {
     ThresholdTernary: ThresholdTernaryResident,
     LevelSum: _levels,
     Uniform: UniformResident,
+    QSGD: QSGDResident,
+    Adaptive: AdaptiveResident,
     OneBit: OneBitResident,
     Sparse: SparseResident,
     SparseMultiples: SparseMultiplesResident,

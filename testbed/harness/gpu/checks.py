@@ -17,6 +17,7 @@ from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.kernels.absent import is_absent
 from testbed.codecs.onebit import OneBit
+from testbed.codecs.qsgd import QSGD
 from testbed.codecs.resident import placed, twin_of
 from testbed.codecs.sparse import Sparse
 from testbed.codecs.threshold import Thresholded
@@ -35,6 +36,7 @@ CODECS: dict[str, Callable[[Layout], Any]] = {
     "uniform 4-bit, random": lambda layout: Uniform(layout, 4, "random"),
     "uniform 8-bit": Uniform,
     "1-bit": OneBit,
+    "QSGD 4-bit": lambda layout: QSGD(layout, smallest=8),
     "sparse": Sparse,
     "thresholded, multiples": lambda layout: Thresholded(layout, 0.5, 255),
     "top-k 1 %": lambda layout: TopK(layout, 0.01),
