@@ -90,6 +90,12 @@ def near(values: np.ndarray | Tensor) -> np.ndarray:
     return (download(values) if is_far(values) else values).numpy()
 
 
+def beside(values: np.ndarray, others: Sequence[np.ndarray | Tensor]) -> np.ndarray | Tensor:
+    """An array on the device where some of the others are, without waiting for it; as it is where none are on any."""
+    device = next((each.device for each in others if isinstance(each, Tensor) and is_far(each)), None)
+    return values if device is None else upload(values, device)
+
+
 def finish(made: object) -> None:
     """Wait until a GPU has made what a computation returned; on the CPU that is so already."""
     for part in tree_leaves(made):

@@ -14,9 +14,12 @@ from test_resident import as_bytes
 from testbed.codecs import Key
 from testbed.codecs.adaptive import Adaptive, AdaptiveToNorm
 from testbed.codecs.base import Codec
+from testbed.codecs.lossless.entropy import EntropyCoded
+from testbed.codecs.lossless.planes import coded_qsgd, coded_uniform
 from testbed.codecs.memory import ErrorFeedback, remembering
 from testbed.codecs.qsgd import QSGD
 from testbed.codecs.resident import placed
+from testbed.codecs.uniform import Uniform
 from testbed.errors import CodecError
 from testbed.gpu import doubts
 from testbed.gpu.standin import DEVICE, standin
@@ -160,3 +163,28 @@ def test_a_vectors_own_mean_square_is_that_of_what_is_coded(place: Place) -> Non
             steps = found[0].cpu()
             assert torch.allclose(steps, torch.from_numpy(expected[0]), rtol=1e-6)
             assert torch.allclose(memory.residual.cpu(), memory_here.residual, atol=1.01 * float(steps.max()))
+
+
+# --- what is entropy coded on top ------------------------------------------------------------------------------------
+
+CODED: dict[str, Callable[[Layout], EntropyCoded]] = {
+    "uniform": lambda layout: coded_uniform(Uniform(layout, 4)),
+    "bytes": lambda layout: coded_uniform(Uniform(layout, 8)),
+    "qsgd": lambda layout: coded_qsgd(QSGD(layout, smallest=8)),
+}
+
+
+@on_devices
+@pytest.mark.parametrize("name", CODED)
+def test_a_twins_message_is_entropy_coded_alike(place: Place, name: str) -> None:
+    coder = CODED[name](layout_of(1025))
+    values, key = vector(coder.layout.size, 1), Key(1, 2, 3)
+    plain = coder.codec.encode(values, key)
+    with place() as device:
+        twin = placed(coder.codec, device)
+        message = twin.encode(values.to(device), key)
+        coded = coder.pack(message)
+        assert bytes(coded[-1]) == bytes(coder.pack(plain)[-1])
+        opened = coder.unpack(coded)
+        assert as_bytes(opened) == as_bytes(message)
+        assert same_bits(twin.decode(opened).cpu(), coder.codec.decode(plain))

@@ -36,6 +36,7 @@ from testbed.codecs.registry import codec
 from testbed.codecs.ternary import Ternary
 from testbed.codecs.trits import TritFormat
 from testbed.errors import CodecError
+from testbed.gpu.moves import beside, near
 from testbed.layout import Layout
 
 PLAIN, CONSTANT, CODED = 0, 1, 2
@@ -205,6 +206,8 @@ class Runs(Protocol):
 class EntropyCoded:
     """A codec with the last buffer of its messages, which holds symbols, entropy coded.
 
+    Of a message on a device that buffer comes down to be coded, which is waited for, and goes up when it is decoded.
+
     Parameters
     ----------
     codec : makes and reads the plain messages
@@ -226,7 +229,7 @@ class EntropyCoded:
 
     def survey(self, buffers: Buffers) -> Survey:
         """Count the symbols of a message of the codec: what `pack` makes of it, and how many bytes."""
-        return self.runs.survey(buffers[-1])
+        return self.runs.survey(near(buffers[-1]))
 
     def pack(self, buffers: Buffers, survey: Survey | None = None) -> Buffers:
         """A message of the codec with its symbols coded; `survey` where it has been made already."""
@@ -236,7 +239,7 @@ class EntropyCoded:
         """The codec's own message; CodecError when the symbols are malformed. The other buffers are not looked at."""
         if not buffers:
             raise CodecError("a message without buffers")
-        return [*buffers[:-1], self.runs.unpack(buffers[-1])]
+        return [*buffers[:-1], beside(self.runs.unpack(buffers[-1]), buffers[:-1])]
 
 
 def trit_runs(codec: TritFormat) -> SymbolRuns:
