@@ -20,6 +20,7 @@ from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.memory import ErrorFeedback
 from testbed.codecs.onebit import LONGEST, OneBit
+from testbed.codecs.partial import Partial
 from testbed.codecs.qsgd import QSGD
 from testbed.codecs.resident import placed
 from testbed.codecs.sparse import Sparse
@@ -28,6 +29,7 @@ from testbed.codecs.topk import TopK
 from testbed.codecs.uniform import Rounding, Uniform
 from testbed.errors import CodecError
 from testbed.gpu import doubts, notes
+from testbed.gpu.moves import near
 from testbed.gpu.standin import standin
 from testbed.layout import Layout
 
@@ -59,6 +61,10 @@ SCALED: dict[str, Callable[[Layout], Codec]] = {  # their scales are sums, equal
     "adaptive-fine": lambda layout: Adaptive(layout, 0.002),
 }
 CODECS = EXACT | SCALED
+
+
+def bytes_of(buffer: torch.Tensor | np.ndarray) -> bytes:
+    return near(buffer).tobytes()
 
 
 def as_bytes(buffers: list[torch.Tensor]) -> list[bytes]:
@@ -200,6 +206,23 @@ def test_a_message_has_as_many_bits_as_it_is_told(place: Place, rounding: Roundi
             expected = codec.encode_with_feedback(values, residual_here, key, bits)
             assert as_bytes(found) == [buffer.tobytes() for buffer in expected]
             assert same_bits(there.cpu(), residual_here)
+
+
+@on_devices
+@pytest.mark.parametrize("size", [0, 1, 8193])
+@pytest.mark.parametrize("make", [Uniform, Half, E3M0])
+def test_some_layers_are_coded_and_the_others_travel_as_they_are(
+    place: Place, make: Callable[[Layout], Codec], size: int
+) -> None:
+    """With a codec that has a twin, and with E3M0, which has none."""
+    codec = Partial(layout_of(size), make, lambda layer: not layer.bias)
+    with place() as device:
+        twin = placed(codec, device)
+        for step in range(3):
+            values, key = vector(codec.layout.size, step), Key(0, 0, step)
+            found, expected = twin.encode(values.to(device), key, twin.start()), codec.encode(values, key, None)
+            assert list(map(bytes_of, found)) == list(map(bytes_of, expected))
+            assert same_bits(twin.decode(found).cpu(), codec.decode(expected))
 
 
 @on_devices

@@ -21,11 +21,13 @@ from testbed.codecs.half import Half
 from testbed.codecs.levels import LevelSum
 from testbed.codecs.memory import Around, Forgetful
 from testbed.codecs.onebit import OneBit
+from testbed.codecs.partial import Partial
 from testbed.codecs.qsgd import QSGD
 from testbed.codecs.resident.adaptive import AdaptiveResident
 from testbed.codecs.resident.base import Resident
 from testbed.codecs.resident.floats import Float32Resident, HalfResident
 from testbed.codecs.resident.onebit import OneBitResident
+from testbed.codecs.resident.partial import PartialResident
 from testbed.codecs.resident.qsgd import QSGDResident
 from testbed.codecs.resident.sparse import SparseMultiplesResident, SparseResident, ThresholdedResident
 from testbed.codecs.resident.ternary import LevelSumResident, TernaryResident, ThresholdTernaryResident
@@ -45,6 +47,10 @@ def _levels(codec: LevelSum, device: torch.device) -> Resident:
     return LevelSumResident(codec, TernaryResident(codec.messages, device), device)
 
 
+def _partial(codec: Partial, device: torch.device) -> Resident:
+    return PartialResident(codec, placed(codec.codec, device), device)
+
+
 TWINS: dict[type, Twin] = {
     Float32: Float32Resident,
     Half: HalfResident,
@@ -54,6 +60,7 @@ TWINS: dict[type, Twin] = {
     Uniform: UniformResident,
     QSGD: QSGDResident,
     Adaptive: AdaptiveResident,
+    Partial: _partial,
     OneBit: OneBitResident,
     Sparse: SparseResident,
     SparseMultiples: SparseMultiplesResident,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from testbed.codecs.base import Key, elements
+from testbed.codecs.costs import row_of
 from testbed.codecs.device.planar import shifted, signed
 from testbed.codecs.kernels.planar import PLANES, R1, R2, R3, SEGMENT
 from testbed.errors import CodecError
@@ -38,7 +39,7 @@ class Resident(ABC):
     def __init__(self, codec: Any, device: torch.device, measured: Sequence[Layer]) -> None:
         self.codec, self.device = codec, device
         self.layout, self.sizes = codec.layout, codec.sizes
-        self.costs_as = codec.costs_as
+        self.costs_as = row_of(codec)
         self.doubts = Doubts([layer.name for layer in measured], device)
         self._last: tuple[Any, Tensor] | None = None  # a message, and what it decodes to
 
