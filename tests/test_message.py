@@ -7,10 +7,12 @@ from contextlib import suppress
 import msgspec
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import ProtocolError
+from testbed.gpu.standin import DEVICE, standin
 from testbed.message import MAX_BUFFERS, Message
 
 arrays = st.builds(
@@ -40,6 +42,19 @@ def test_an_arrived_buffer_cannot_be_written_to() -> None:
     arrived = Message.from_frames([memoryview(bytes(frame)) for frame in Message("x", 0, [np.ones(4)]).frames()])
     with pytest.raises(ValueError, match="read-only"):
         arrived.buffers[0][0] = 1
+
+
+def test_a_number_on_a_device_is_as_long_as_any_and_is_not_waited_for() -> None:
+    with standin() as counts:
+        message = Message("gradient", 1, [], (torch.tensor(0.25).to(DEVICE),))  # type: ignore[arg-type]
+        assert message.nbytes == Message("gradient", 1, [], (1e300,)).nbytes
+        assert counts.waits == 1  # for the number to get there
+        assert message.header == Message("gradient", 1, [], (0.25,)).header
+
+
+def test_only_numbers_travel_in_the_header() -> None:
+    with pytest.raises(TypeError, match="not a complex"):
+        Message("gradient", 1, [], (1j,))  # type: ignore[arg-type]
 
 
 def test_buffers_travel_without_a_copy() -> None:

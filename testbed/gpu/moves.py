@@ -45,6 +45,12 @@ def numbers(*scalars: Tensor) -> list[float]:
     return torch.stack([scalar if alike else scalar.double() for scalar in scalars]).cpu().tolist()
 
 
+def read(*values: float | Tensor) -> list[float]:
+    """Numbers, those that are tensors of a device in one transfer."""
+    there = iter(numbers(*(value for value in values if isinstance(value, Tensor))))
+    return [next(there) if isinstance(value, Tensor) else value for value in values]
+
+
 def of_largest(vectors: Sequence[Tensor], norms: Sequence[Tensor]) -> Tensor:
     """The vector with the largest norm (a scalar each), which nobody looks at: which it is stays on the device."""
     return torch.stack(list(vectors)).index_select(0, torch.stack(list(norms)).argmax().view(1))[0]

@@ -11,7 +11,7 @@ workers and LPSs in step m + 1. Messages say themselves with how many bits they 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, SupportsFloat
+from typing import Any, SupportsFloat, cast
 
 import torch
 
@@ -20,6 +20,7 @@ from testbed.codecs.costs import cost_of, cost_with_feedback
 from testbed.codecs.memory import Remembering
 from testbed.codecs.uniform import Rounding, Uniform
 from testbed.errors import InputError
+from testbed.gpu.moves import is_far
 from testbed.layout import Layer, Layout
 from testbed.record.events import Bits
 from testbed.roles.node import Node
@@ -101,7 +102,8 @@ class MQGrad(CodecSystem):
         return ToldBits(codec, self.options.feedback)
 
     def report(self, loss: SupportsFloat) -> Numbers:
-        return (float(loss),)  # on a device the agent's view of each loss is waited for
+        on_device = isinstance(loss, torch.Tensor) and is_far(loss)
+        return (cast(float, loss) if on_device else float(loss),)
 
     def start_policy(self) -> PolicyState:
         return self.policy.start()

@@ -20,6 +20,7 @@ import torch
 
 from testbed.codecs.base import Buffers, Codec, Key
 from testbed.codecs.memory import Remembering, adder, remembering
+from testbed.gpu.moves import read
 from testbed.message import Message
 from testbed.roles.attendance import CATCH_UP
 from testbed.roles.compute import Work
@@ -63,7 +64,10 @@ class CodecSystem(ReplicaSystem):
         """What codes a worker's gradient, an LPS's sum of its region's, the global server's mean of all."""
 
     def report(self, loss: SupportsFloat) -> Numbers:
-        """Numbers that ride on a worker's gradient; servers take their mean over all workers."""
+        """Numbers that ride on a worker's gradient; servers take their mean over all workers.
+
+        Those that are on a device stay there until a server reads them, all of its clients' in one transfer.
+        """
         return ()
 
     def start_policy(self) -> Any:
@@ -176,9 +180,12 @@ class CodecSystem(ReplicaSystem):
     def _mean_report(self, node: Node, messages: Sequence[Message]) -> Numbers:
         """Element-wise mean over workers of what they report; all regions have as many, unless some are missing."""
         if self.tolerance is None:
-            columns = zip(*(message.numbers for message in messages), strict=True)
-            return tuple(sum(column) / len(messages) for column in columns)
+            return tuple(map(_mean, zip(*(message.numbers for message in messages), strict=True)))
         counts = [self.present_in(kind_of(node.clients[0]), [message]) for message in messages]
         reports = [message.numbers[: len(self.report(0.0))] for message in messages]
         columns = zip(*reports, strict=True)
-        return tuple(float(np.average(column, weights=counts)) for column in columns)
+        return tuple(float(np.average(read(*column), weights=counts)) for column in columns)
+
+
+def _mean(column: Numbers) -> float:
+    return sum(read(*column)) / len(column)
