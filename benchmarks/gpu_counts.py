@@ -5,8 +5,9 @@
 Eight workers with a batch of 512 together, as in WeightGrad's table 2 (`experiments/systems.toml`). How many operations
 there are does not depend on the batch, and how much memory the gradients move is linear in it: so steps are counted
 with a small batch, and what each further example moves is the difference of two, of the baseline; of a system whose
-messages grow with the batch, its own. Losses, and whether
-vectors were finite, are read once in `--steps` steps (two waits); a run reads them at its tests, every 10 steps.
+messages grow with the batch, its own. Losses, and whether vectors were finite, are read once in `--steps` steps (two
+waits); a run reads them at its tests, every 10 steps. What happens every 20 steps, as meetings of copies do, is in 20
+`--steps` once.
 Writes counts.json and counts.md, and goes on where it was stopped.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -35,7 +37,7 @@ GROWING = ("up", "down", "touched", "flops")  # with the batch
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, default=Path("build/gpu-counts"))
-    arguments.add_argument("--systems", default="", help="names with commas between; all")
+    arguments.add_argument("--systems", default="", help="names with commas between; all of the experiment")
     arguments.add_argument("--batch", type=int, default=512, help="of all workers together")
     arguments.add_argument("--steps", type=int, default=4)
     options = arguments.parse_args()
@@ -46,14 +48,15 @@ def main() -> None:
         found, said = read(before["systems"]), before["notes"]
         for line in said:
             notes.note(line)
-    few = _experiment(COUNTED)
-    wanted = options.systems.split(",") if options.systems else list(few.systems)
+    few = _experiment(COUNTED, options.systems.split(",") if options.systems else [])
+    wanted = list(few.systems)
+    order = dict.fromkeys([*_experiment(COUNTED).systems, *wanted])
     if missing := [system for system in wanted if system not in found]:
         for system in missing:
             growth = _growth("baseline" if few.kind_of(system).sums_gradients else system, options.steps)
             found[system] = _grown(count(few, system, options.steps), growth, options.batch - COUNTED)
             print(system, f"{found[system].launches:.0f} started, {found[system].waits:.2g} waits", flush=True)
-            _write(options.out, options.batch, {name: found[name] for name in few.systems if name in found})
+            _write(options.out, options.batch, {name: found[name] for name in order if name in found})
     print((options.out / "counts.md").read_text())
 
 
@@ -64,15 +67,16 @@ def _write(out: Path, batch: int, found: dict[str, StepCounts]) -> None:
     (out / "counts.md").write_text(lines)
 
 
-def _experiment(batch: int) -> Experiment:
-    (point,) = load("systems", {"training.batch_size": batch, "run.fabric": "virtual", "run.seeds": [0]})
+def _experiment(batch: int, systems: Sequence[str] = ()) -> Experiment:
+    changes = {"training.batch_size": batch, "run.fabric": "virtual", "run.seeds": [0]}
+    (point,) = load("systems", changes, systems=systems)
     return point.experiment
 
 
 @cache
 def _growth(system: str, steps: int) -> dict[str, float]:
     """What each further example adds to a step."""
-    one, other = (count(_experiment(batch), system, steps) for batch in (COUNTED, OTHER))
+    one, other = (count(_experiment(batch, [system]), system, steps) for batch in (COUNTED, OTHER))
     return {name: (getattr(other, name) - getattr(one, name)) / (OTHER - COUNTED) for name in GROWING}
 
 
