@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from testbed.gpu.moves import upload
 from testbed.layout import Layer, Layout
 from testbed.workloads.optimizer import AdamW, Optimizer
 
@@ -80,6 +81,7 @@ class Muon:
         self.decay = others.weight_decay if isinstance(others, AdamW) else 0.0
         rest = [torch.arange(layer.offset, layer.end) for layer in layout if layer not in self.matrices]
         self.rest = torch.cat(rest) if rest else torch.empty(0, dtype=torch.int64)
+        self._there: dict[torch.device, torch.Tensor] = {}  # `rest` on each device where it has been needed
 
     @property
     def flops(self) -> float:
@@ -107,10 +109,15 @@ class Muon:
             out, inputs = _sides(layer)
             step = orthogonal(state.velocity[layer.slice].view(out, inputs)).reshape(-1)
             weights[layer.slice].mul_(1 - rate * self.decay).sub_(step, alpha=rate * sqrt(out / inputs))
-        weights[self.rest.to(weights.device)] = rest
+        weights[self._places(weights)] = rest
 
     def _rest(self, vector: torch.Tensor) -> torch.Tensor:
-        return vector[self.rest.to(vector.device)] if vector.numel() else vector
+        return vector[self._places(vector)] if vector.numel() else vector
+
+    def _places(self, vector: torch.Tensor) -> torch.Tensor:
+        if vector.device not in self._there:
+            self._there[vector.device] = upload(self.rest, vector.device)
+        return self._there[vector.device]
 
 
 Updater = Optimizer | Muon
