@@ -17,15 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import msgspec
 import torch
 
-from testbed.codecs import backend
-from testbed.codecs.base import Buffers, Codec, Key
-from testbed.codecs.costs import COSTS
+from testbed.codecs.base import Codec
+from testbed.codecs.changes import Changes
 from testbed.codecs.memory import Remembering
-from testbed.codecs.sparse import Kept, Sparse, finite
-from testbed.codecs.topk import TopK, ValueKind
+from testbed.codecs.sparse import Sparse
+from testbed.codecs.topk import ValueKind
 from testbed.layout import Layout
 from testbed.message import Message
 from testbed.systems.protocols.base import Knob, Options
@@ -48,53 +46,6 @@ class EF21Options(Options, frozen=True, forbid_unknown_fields=True):
     kept: Share = 0.01
     momentum: Fraction = 0.9
     values: ValueKind = "float32"
-
-
-@dataclass
-class Tracked:
-    """`momentum`: v, and `estimate`: what all messages so far add up to, g, both [layout.size]."""
-
-    momentum: torch.Tensor
-    estimate: torch.Tensor
-    begun: bool = False
-
-
-class Changes(TopK):
-    """The largest elements of what separates a worker's momentum from what it has sent of it.
-
-    Parameters
-    ----------
-    layout : the model
-    kept, values : see `TopK`
-    momentum : 1 - eta
-    """
-
-    # on top of top-k two passes over three vectors, and adding the message to the estimate
-    cost = msgspec.structs.replace(
-        COSTS["top-k"],
-        encode=COSTS["top-k"].encode + 2 * COSTS["float32"].add + COSTS["top-k"].add,
-        encode_message=COSTS["top-k"].encode_message + COSTS["top-k"].add_message,
-    )
-
-    def __init__(self, layout: Layout, kept: float, values: ValueKind, momentum: float) -> None:
-        super().__init__(layout, kept, values)
-        self.momentum = momentum
-
-    def start(self) -> Tracked:
-        """Nothing sent yet."""
-        return Tracked(torch.zeros(self.layout.size), torch.zeros(self.layout.size))
-
-    def encode(self, vector: torch.Tensor, key: Key, memory: Tracked) -> Buffers:  # type: ignore[override]
-        """See `Remembering.encode`; an error in the vector leaves the memory as it was."""
-        finite(vector, self.layout)
-        memory.momentum, memory.estimate = memory.momentum.to(vector.device), memory.estimate.to(vector.device)
-        memory.momentum.lerp_(vector, 1 - self.momentum if memory.begun else 1.0)
-        difference = finite(memory.momentum - memory.estimate, self.layout)
-        places = self.largest.places(difference, self.kept if memory.begun else 1.0)
-        buffers = self.pack(Kept(places, backend.of(difference).sparse.gather(difference, places, self._pool.take)))
-        self.add(buffers, memory.estimate)
-        memory.begun = True
-        return buffers
 
 
 @dataclass

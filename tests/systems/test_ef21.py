@@ -10,12 +10,12 @@ import torch
 from small_runs import SMALL, Played, network, play, quadratic_task
 
 from testbed.codecs.base import Key
+from testbed.codecs.changes import Changes
 from testbed.errors import CodecError
 from testbed.layout import Layout
 from testbed.record.events import Sent
 from testbed.roles.roles import Kind, Roles, kind_of
 from testbed.systems import Task
-from testbed.systems.ef21 import Changes
 from testbed.wan.profile import Link
 from testbed.workloads.config import Training
 from testbed.workloads.optimizer import SGD
