@@ -98,9 +98,9 @@ class Fragment:
         return Work(nbytes=4.0 * self.codec.layout.size * count)
 
     def encode(self, vector: torch.Tensor, residual: torch.Tensor, key: Key) -> Buffers:
-        """Code the fragment's part of an outer gradient; a ternary one's residual is kept up to date."""
-        if isinstance(self.codec, BlockThresholdTernary):
-            return self.codec.encode_with_feedback(vector, residual[self.place], key)
+        """Code the fragment's part of an outer gradient; where there is a residual it is kept up to date."""
+        if residual.numel():
+            return self.codec.encode_with_feedback(vector, residual[self.place], key)  # type: ignore[attr-defined]
         return self.codec.encode(vector, key)
 
 
