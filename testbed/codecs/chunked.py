@@ -48,27 +48,31 @@ class Bins:
     ----------
     chunks : how many chunks each layer has
     bits : of a value, for 2^bits means a layer: 2, 4 or 8
+
+    Attributes
+    ----------
+    count : of a layer's bins
     """
 
     names: tuple[str, ...] = ("means", "bins")
 
     def __init__(self, chunks: Sequence[int], bits: int = 2) -> None:
         self._ends = np.cumsum(np.array(chunks, np.int64))
-        self._bins = 2**bits
+        self.chunks, self.bits, self.count = list(chunks), bits, 2**bits
         self._shifts = np.arange(0, 8, bits, dtype=np.uint8)
 
     def sizes(self, values: int) -> list[int]:
         """Bytes of the buffers of so many values."""
-        return [4 * self._bins * self._ends.size, -(-values // self._shifts.size)]
+        return [4 * self.count * self._ends.size, -(-values // self._shifts.size)]
 
     def encode(self, values: np.ndarray, counts: np.ndarray, allocate: Allocate = np.empty) -> Buffers:
         x, kept, layers = values.astype(np.float64), self._kept(counts), self._layers(counts)
         centred = x - (self._sums(x, layers) / np.maximum(kept, 1))[layers]
         deviations = np.sqrt(self._sums(centred**2, layers) / np.maximum(kept - 1, 1))
-        widths = np.where(deviations > 0, SIGMAS / self._bins * deviations, 1.0)
-        bins = np.clip(np.rint(centred / widths[layers]) + self._bins // 2, 0, self._bins - 1).astype(np.uint8)
-        cells = self._bins * layers + bins
-        cell_sums, members = (np.bincount(cells, weights, self._bins * kept.size) for weights in (x, None))
+        widths = np.where(deviations > 0, SIGMAS / self.count * deviations, 1.0)
+        bins = np.clip(np.rint(centred / widths[layers]) + self.count // 2, 0, self.count - 1).astype(np.uint8)
+        cells = self.count * layers + bins
+        cell_sums, members = (np.bincount(cells, weights, self.count * kept.size) for weights in (x, None))
         per_byte = self._shifts.size
         padded = np.zeros(-(-values.size // per_byte) * per_byte, np.uint8)
         padded[: values.size] = bins
@@ -77,10 +81,10 @@ class Bins:
 
     def decode(self, buffers: WireBuffers, counts: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
         size = int(counts.sum())
-        means = wire_array(buffers[0], np.float32, self._bins * self._ends.size, "means")
+        means = wire_array(buffers[0], np.float32, self.count * self._ends.size, "means")
         packed = wire_array(buffers[1], np.uint8, self.sizes(size)[1], "bins")
-        bins = ((packed[:, None] >> self._shifts) & np.uint8(self._bins - 1)).reshape(-1)[:size]
-        return means[self._bins * self._layers(counts) + bins]
+        bins = ((packed[:, None] >> self._shifts) & np.uint8(self.count - 1)).reshape(-1)[:size]
+        return means[self.count * self._layers(counts) + bins]
 
     def _kept(self, counts: np.ndarray) -> np.ndarray:
         """The number of values of each layer, of those of each chunk."""
@@ -103,6 +107,11 @@ class ChunkedTopK(VectorCodec):
     kept : the fraction of a chunk's elements, rounded up, above 0 up to 1
     size : elements of a chunk, of all layers or by layer; a layer's last one has what is left
     exact : values in float32 instead of 2 bits
+
+    Attributes
+    ----------
+    sparse : makes messages of what is kept
+    runs : where chunks of one length lie in the vector one after the other: start, stop, length
     """
 
     costs_as = "chunked top-k"
@@ -116,26 +125,28 @@ class ChunkedTopK(VectorCodec):
         self.kept = kept
         size_of = size if callable(size) else lambda layer: size
         values = Floats() if exact else Bins([-(-layer.size // size_of(layer)) for layer in layout])
-        self._sparse = SparseCodec(chunks(layout, size_of), values)
-        self.decode, self.add = self._sparse.decode, self._sparse.add
-        self._runs = [run for layer in layout for run in _runs(layer, size_of(layer))]
+        self.sparse = SparseCodec(chunks(layout, size_of), values)
+        self.decode, self.add = self.sparse.decode, self.sparse.add
+        self.runs = [run for layer in layout for run in _runs(layer, size_of(layer))]
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""
         x = finite(vector, self.layout)
-        found = [
-            self._largest(vector.detach()[start:stop].reshape(-1, size), start) for start, stop, size in self._runs
-        ]
+        found = [self._largest(vector.detach()[start:stop].reshape(-1, size), start) for start, stop, size in self.runs]
         places = torch.cat([torch.empty(0, dtype=torch.int64, device=vector.device), *found]).cpu().numpy()
         places = places.astype(np.uint32)
-        return self._sparse.pack(Kept(places, backend.of(x).sparse.gather(x, places, self._pool.take)))
+        return self.sparse.pack(Kept(places, backend.of(x).sparse.gather(x, places, self._pool.take)))
+
+    def wanted(self, size: int) -> int:
+        """How many elements a chunk of this size keeps of those that are not zero."""
+        return min(size, ceil(round(self.kept * size, 6)))
 
     def _largest(self, rows: torch.Tensor, start: int) -> torch.Tensor:
         """The increasing places of the largest of each row, of a run of chunks that begins at `start`.
 
         Zeros are never among them; of equal magnitudes those that come first are taken.
         """
-        wanted = min(rows.shape[1], ceil(round(self.kept * rows.shape[1], 6)))
+        wanted = self.wanted(rows.shape[1])
         magnitudes = rows.abs()
         least = magnitudes.topk(wanted, sorted=False).values.amin(1, keepdim=True)
         found = (magnitudes >= least) & (magnitudes > 0)
@@ -146,7 +157,7 @@ class ChunkedTopK(VectorCodec):
 
 
 def _runs(layer: Layer, size: int) -> Iterator[tuple[int, int, int]]:
-    """Where chunks of one length lie in the vector one after the other: start, stop, length."""
+    """See `ChunkedTopK.runs`, here those of a layer."""
     cut = layer.size - layer.size % size
     if cut:
         yield layer.offset, layer.offset + cut, size

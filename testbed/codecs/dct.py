@@ -17,6 +17,7 @@ import torch
 from testbed.codecs.base import Buffers, Key
 from testbed.codecs.chunked import ChunkedTopK
 from testbed.codecs.costs import COSTS, Cost
+from testbed.gpu.moves import upload
 from testbed.layout import Layer, Layout
 
 ROW = "DCT of blocks"  # what a transform costs there and back
@@ -86,9 +87,9 @@ class Frequencies:
     )
 
     def __init__(self, layout: Layout, blocks: Blocks, kept: float, beta: float) -> None:
-        self.layout, self._blocks, self._beta = layout, blocks, beta
-        self._largest = ChunkedTopK(layout, kept, blocks.size_of, exact=True)
-        self.decode, self.add = self._largest.decode, self._largest.add
+        self.layout, self.blocks, self.beta = layout, blocks, beta
+        self.largest = ChunkedTopK(layout, kept, blocks.size_of, exact=True)
+        self.decode, self.add = self.largest.decode, self.largest.add
 
     def start(self) -> Decoupled:
         """No momentum yet."""
@@ -96,10 +97,10 @@ class Frequencies:
 
     def encode(self, vector: torch.Tensor, key: Key, memory: Decoupled) -> Buffers:
         """See `Remembering.encode`; an error in the vector leaves the memory as it was."""
-        momentum = memory.momentum.to(vector.device) * self._beta + vector
-        coefficients = self._blocks.forward(momentum)
-        buffers = self._largest.encode(coefficients)
-        memory.momentum = momentum.sub_(self._blocks.inverse(self.decode(buffers, coefficients)))
+        momentum = memory.momentum.to(vector.device) * self.beta + vector
+        coefficients = self.blocks.forward(momentum)
+        buffers = self.largest.encode(coefficients)
+        memory.momentum = momentum.sub_(self.blocks.inverse(self.decode(buffers, coefficients)))
         return buffers
 
 
@@ -115,7 +116,13 @@ def _divisor(length: int, most: int) -> int:
 
 
 def _on(vector: torch.Tensor, size: int) -> torch.Tensor:
-    return _basis(size).to(vector.device)
+    return _moved_basis(size, vector.device)
+
+
+@cache
+def _moved_basis(size: int, device: torch.device) -> torch.Tensor:
+    """`_basis` on a device, moved once."""
+    return upload(_basis(size), device)
 
 
 @cache

@@ -28,7 +28,7 @@ from testbed.errors import CodecError
 TOP = 7  # the code of M
 POWERS = [0.0, *(2.0 ** (code - TOP) for code in range(1, TOP + 1))]
 _VALUES = torch.tensor([*POWERS, *(-power for power in POWERS)])  # what codes stand for
-_PAIRS = torch.stack([_VALUES.repeat(16), _VALUES.repeat_interleave(16)], 1)  # and bytes
+PAIRS = torch.stack([_VALUES.repeat(16), _VALUES.repeat_interleave(16)], 1)  # and bytes
 
 
 @codec("E3M0")
@@ -54,7 +54,7 @@ class E3M0(VectorCodec):
             part = x[layer.slice]
             scales[number] = float(part.abs().max()) if layer.size else 0.0
             if scales[number] > 0:
-                codes[layer.slice] = _codes(part, float(scales[number]))
+                codes[layer.slice] = codes_of(part, float(scales[number]))
         pairs = codes.view(-1, 2)
         return [scales, (pairs[:, 0] | pairs[:, 1] << 4).cpu().numpy()]
 
@@ -70,15 +70,18 @@ class E3M0(VectorCodec):
         packed = wire_array(buffers[1], np.uint8, -(-self.layout.size // 2), "codes")
         vector, _ = room(out, self.layout)
         on = vector.device
-        both = _PAIRS.to(on).index_select(0, torch.from_numpy(packed.astype(np.int32)).to(on))
+        both = PAIRS.to(on).index_select(0, torch.from_numpy(packed.astype(np.int32)).to(on))
         vector.copy_(both.flatten()[: self.layout.size])
         for layer, scale in zip(self.layout, scales.tolist(), strict=True):
             vector[layer.slice] *= scale
         return vector
 
 
-def _codes(part: torch.Tensor, scale: float) -> torch.Tensor:
-    """A layer's codes; what is at least 1.5 * 2^k goes up, since times 4 / 3 it has the next exponent."""
+def codes_of(part: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
+    """Codes (uint8 [n]) on one scale above 0, or on each element's own.
+
+    What is at least 1.5 * 2^k goes up, since times 4 / 3 it has the next exponent.
+    """
     ratio = part.abs().div_(scale)
     smallest = ratio >= 2.0**-TOP
     exponent = (ratio.mul_(4 / 3).view(torch.int32) >> 23).sub_(127 - TOP)

@@ -35,6 +35,10 @@ class Statistical(VectorCodec):
     layout : the model
     bits : of an element
     rows : whether each row of a matrix [out, ...] has bins of its own, where else a layer has
+
+    Attributes
+    ----------
+    counts : elements that share bins, int64 [layers or rows]
     """
 
     costs_as = "statistical"
@@ -42,23 +46,23 @@ class Statistical(VectorCodec):
     def __init__(self, layout: Layout, bits: Literal[2, 4, 8] = 2, rows: bool = False) -> None:
         super().__init__(layout)
         runs = [layer.shape[0] if rows and not layer.bias and layer.size else 1 for layer in layout]
-        self._counts = np.array(
+        self.counts = np.array(
             [layer.size // count for layer, count in zip(layout, runs, strict=True) for _ in range(count)], np.int64
         )
-        self._bins = Bins([1] * self._counts.size, bits)
+        self.bins = Bins([1] * self.counts.size, bits)
 
     def sizes(self) -> Sequence[int]:
-        return self._bins.sizes(self.layout.size)
+        return self.bins.sizes(self.layout.size)
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""
         finite(vector, self.layout)
-        return self._bins.encode(vector.detach().cpu().numpy(), self._counts)
+        return self.bins.encode(vector.detach().cpu().numpy(), self.counts)
 
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
         """Write what each bin stands for; see `Codec.decode`."""
-        expect(buffers, self._bins.names)
-        values = self._bins.decode(buffers, self._counts)
+        expect(buffers, self.bins.names)
+        values = self.bins.decode(buffers, self.counts)
         if not np.isfinite(values).all():
             raise CodecError("means: NaN or infinity among them")
         vector, _ = room(out, self.layout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from test_backend import Place, layout_of, same_bits, seeds, spreads, vector
 from testbed.codecs import Key, LevelSum, Ternary, ThresholdTernary
 from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.base import Codec
+from testbed.codecs.blockwise import BlockThresholdTernary
 from testbed.codecs.e3m0 import E3M0
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
@@ -24,6 +26,7 @@ from testbed.codecs.partial import Partial
 from testbed.codecs.qsgd import QSGD
 from testbed.codecs.resident import placed
 from testbed.codecs.sparse import Sparse
+from testbed.codecs.statistical import Statistical
 from testbed.codecs.threshold import Thresholded
 from testbed.codecs.topk import TopK
 from testbed.codecs.uniform import Rounding, Uniform
@@ -49,6 +52,7 @@ EXACT: dict[str, Callable[[Layout], Codec]] = {
     "qsgd-elias": lambda layout: QSGD(layout, 1, coding="elias", smallest=0),
     "qsgd-finest": lambda layout: QSGD(layout, 127, 8192, smallest=2000),
     "qsgd-finest-elias": lambda layout: QSGD(layout, 127, 1, coding="elias", smallest=0),
+    "e3m0": E3M0,
 }
 SCALED: dict[str, Callable[[Layout], Codec]] = {  # their scales are sums, equal to rounding only
     "ternary": Ternary,
@@ -59,6 +63,9 @@ SCALED: dict[str, Callable[[Layout], Codec]] = {  # their scales are sums, equal
     "qsgd-euclidean": lambda layout: QSGD(layout, norm="euclidean", smallest=8),
     "adaptive": Adaptive,
     "adaptive-fine": lambda layout: Adaptive(layout, 0.002),
+    "threshold-blockwise": BlockThresholdTernary,
+    "statistical": Statistical,
+    "statistical-rows": lambda layout: Statistical(layout, 4, rows=True),
 }
 CODECS = EXACT | SCALED
 
@@ -222,7 +229,51 @@ def test_some_layers_are_coded_and_the_others_travel_as_they_are(
             values, key = vector(codec.layout.size, step), Key(0, 0, step)
             found, expected = twin.encode(values.to(device), key, twin.start()), codec.encode(values, key, None)
             assert list(map(bytes_of, found)) == list(map(bytes_of, expected))
+
+
+@of_sizes
+def test_blocks_are_fed_back_in_one_pass(place: Place, size: int) -> None:
+    """Of exact sums to the bit; float layers leave nothing."""
+    codec = ErrorFeedback(BlockThresholdTernary(layout_of(size)))
+    memory, memory_here = codec.start(), codec.start()
+    with place() as device:
+        twin = placed(codec, device)
+        for step in range(3):
+            for kept in (memory, memory_here):  # what is left of means is no multiple of a sixteenth
+                kept.residual = kept.residual.mul(16).round().div(16)
+            values = vector(codec.layout.size, step).mul(16).round().div(16)
+            found = twin.encode(values.to(device), Key(0, 0, step), memory)
+            expected = codec.encode(values, Key(0, 0, step), memory_here)
+            assert as_bytes(found) == [buffer.tobytes() for buffer in expected]
+            assert same_bits(memory.residual.cpu(), memory_here.residual)
+
+
+@on_devices
+@pytest.mark.parametrize("make", [lambda layout: ErrorFeedback(Uniform(layout, 3)), OneBit])
+@pytest.mark.parametrize("biases", [True, False])
+def test_layers_that_are_not_coded_travel_beside(place: Place, make: Callable[[Layout], Codec], biases: bool) -> None:
+    codec = Partial(layout_of(3000), make, lambda layer: not layer.last and (biases or not layer.bias))
+    memory, memory_here = codec.start(), codec.start()
+    with place() as device:
+        twin = placed(codec, device)
+        for step in range(3):
+            values = vector(codec.layout.size, step).mul(16).round().div(16)
+            found = twin.encode(values.to(device), Key(0, 0, step), memory)
+            expected = codec.encode(values, Key(0, 0, step), memory_here)
+            assert as_bytes(found) == [buffer.tobytes() for buffer in expected]
             assert same_bits(twin.decode(found).cpu(), codec.decode(expected))
+
+
+@on_devices
+def test_a_float_beside_coded_layers_is_told_later_where_it_is_no_number(place: Place) -> None:
+    codec = Partial(layout_of(100), Uniform, lambda layer: not layer.bias)
+    values = vector(codec.layout.size, 1)
+    values[101] = float("nan")
+    with place() as device:
+        doubts.settle()
+        placed(codec, device).encode(values.to(device), Key(0, 0, 0), None)
+        with pytest.raises(CodecError, match=r"layer a\.bias: NaN or infinity among its values"):
+            doubts.settle()
 
 
 @on_devices
@@ -260,6 +311,23 @@ def test_one_bits_signs_are_the_same_and_its_means_to_rounding(
 
 
 @on_devices
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("rows", [True, False])
+@settings(max_examples=5, deadline=None)
+@given(size=st.sampled_from([1, 9, 1025, 5121]), seed=seeds)
+def test_bins_are_the_same_and_their_means_to_rounding(
+    place: Place, bits: Literal[2, 4, 8], rows: bool, size: int, seed: int
+) -> None:
+    codec = Statistical(layout_of(size), bits, rows)
+    values = vector(codec.layout.size, seed)
+    expected = codec.encode(values)
+    with place() as device:
+        means, bins = placed(codec, device).encode(values.to(device))
+    assert np.allclose(means.cpu().numpy(), expected[0], rtol=1e-6, atol=1e-9)
+    assert as_bytes([bins]) == [expected[1].tobytes()]
+
+
+@on_devices
 @pytest.mark.parametrize("name", CODECS)
 def test_a_value_that_is_no_number_is_told_later(place: Place, name: str) -> None:
     codec = CODECS[name](layout_of(3000))
@@ -290,7 +358,10 @@ def test_so_it_is_of_a_layer_that_is_not_quantized(place: Place, name: str) -> N
 
 @on_devices
 def test_a_codec_without_a_twin_says_so(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    codec = E3M0(layout_of(1000))
+    class Stranger(Uniform):
+        """Of a plug-in."""
+
+    codec = Stranger(layout_of(1000))
     values = vector(codec.layout.size, 1)
     notes.forget()
     with place() as device:
@@ -299,7 +370,7 @@ def test_a_codec_without_a_twin_says_so(place: Place, capsys: pytest.CaptureFixt
         message = there.encode(values.to(device))
         assert as_bytes(list(map(torch.from_numpy, message))) == [buffer.tobytes() for buffer in codec.encode(values)]
         assert there.decode(message).device.type == torch.device(device).type
-    assert capsys.readouterr().err.count("E3M0 has no messages on the device") == 1
+    assert capsys.readouterr().err.count("Stranger has no messages on the device") == 1
 
 
 LAUNCHES = {  # of one message of a model of ten layers, where nothing is captured
@@ -310,6 +381,9 @@ LAUNCHES = {  # of one message of a model of ten layers, where nothing is captur
     "8-bit": (45, 15),
     "one-bit": (50, 20),
     "qsgd": (70, 30),
+    "e3m0": (30, 8),
+    "threshold-blockwise": (45, 12),
+    "statistical": (110, 12),
 }
 
 

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from test_backend import Place, layout_of, same_bits, seeds, spreads, vector
 
 from testbed.codecs import Key
+from testbed.codecs.changes import Changes
+from testbed.codecs.chunked import ChunkedTopK
+from testbed.codecs.dct import Blocks, Frequencies
 from testbed.codecs.dgc import DGC
 from testbed.codecs.lossless import rice
 from testbed.codecs.memory import ErrorFeedback
@@ -38,8 +41,10 @@ CODECS: dict[str, Callable[[Layout], SparseCodec]] = {
     "top-k": lambda layout: TopK(layout, 0.02),
     "top-k-half": lambda layout: TopK(layout, 0.5, "float16", dense_biases=True),
     "top-k-ternary": lambda layout: TopK(layout, 0.2, "ternary"),
+    "chunked": lambda layout: ChunkedTopK(layout, 0.02, 1000),
+    "chunked-exact": lambda layout: ChunkedTopK(layout, 0.02, 1000, exact=True),
 }
-SCALED = ("top-k-ternary",)  # its scales are sums, equal to rounding only
+SCALED = ("top-k-ternary", "chunked")  # their scales are sums, equal to rounding only
 FED_BACK = [name for name in CODECS if name.startswith("thresholded")]
 
 
@@ -112,6 +117,101 @@ def test_dgc_remembers_alike(place: Place, name: str, size: int) -> None:
                 assert name in ("plain", "nesterov") or same_bits(kept.cpu(), kept_here)
             if name not in ("plain", "nesterov"):
                 assert as_bytes(found) == [buffer.tobytes() for buffer in expected]
+
+
+CHANGES: dict[str, Callable[[Layout], Changes]] = {
+    "exact": lambda layout: Changes(layout, 0.01, "float32", 0.9),
+    "half": lambda layout: Changes(layout, 0.1, "float16", 0.5),
+    "ternary": lambda layout: Changes(layout, 0.1, "ternary", 0.0),
+}
+
+
+@on_devices
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("size", [0, 9, 5121])
+def test_changes_are_remembered_alike(place: Place, name: str, size: int) -> None:
+    """The first message is whole; scales are equal to rounding, and so is then the estimate."""
+    codec = CHANGES[name](layout_of(size))
+    memory, memory_here = codec.start(), codec.start()
+    with place() as device:
+        twin = placed(codec, device)
+        for step in range(4):
+            values = vector(codec.layout.size, size + step)
+            found = twin.encode(values.to(device), Key(0, 0, step), memory)
+            expected = codec.encode(values, Key(0, 0, step), memory_here)
+            assert [each.nbytes for each in found] == [each.nbytes for each in expected]
+            assert memory.begun
+            for kept, kept_here in ((memory.momentum, memory_here.momentum), (memory.estimate, memory_here.estimate)):
+                assert kept.device.type == torch.device(device).type
+                assert torch.allclose(kept.cpu(), kept_here, rtol=1e-5, atol=1e-6)
+            if name != "ternary":
+                assert as_bytes(found) == [buffer.tobytes() for buffer in expected]
+                assert same_bits(memory.estimate.cpu(), memory_here.estimate)
+
+
+@on_devices
+@pytest.mark.parametrize("size", [0, 9, 5120])
+def test_frequencies_are_remembered_alike(place: Place, size: int) -> None:
+    """To 1e-5, as products of matrices are; what is sent and what is left add up there, too."""
+    layout = layout_of(size)
+    codec = Frequencies(layout, Blocks(layout, 64), 1 / 16, 0.9)
+    memory, memory_here = codec.start(), codec.start()
+    with place() as device:
+        twin = placed(codec, device)
+        for step in range(4):
+            values = vector(layout.size, size + step)
+            whole = memory.momentum.cpu() * 0.9 + values
+            found = twin.encode(values.to(device), Key(0, 0, step), memory)
+            expected = codec.encode(values, Key(0, 0, step), memory_here)
+            sent = twin.decode(found).cpu()
+            assert memory.momentum.device.type == torch.device(device).type
+            assert torch.allclose(memory.momentum.cpu() + codec.blocks.inverse(sent), whole, atol=1e-5)
+            assert torch.allclose(sent, codec.decode(expected), atol=1e-5)
+            assert torch.allclose(memory.momentum.cpu(), memory_here.momentum, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["changes", "frequencies"])
+def test_a_message_that_is_remembered_waits_once(name: str) -> None:
+    layout = Layout.of([(f"l{k}.weight", (40, 100)) for k in range(10)])
+    codec = CHANGES["exact"](layout) if name == "changes" else Frequencies(layout, Blocks(layout, 64), 1 / 128, 0.9)
+    memory = codec.start()
+    with standin() as counts:
+        twin = placed(codec, DEVICE)
+        for step in range(4):
+            values = vector(layout.size, step).to(DEVICE)
+            waits, begun = counts.waits, counts.launches
+            twin.decode(twin.encode(values, Key(0, 0, step), memory))
+            assert counts.waits == waits + 1
+        assert counts.launches - begun <= 20
+
+
+@on_devices
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["changes", "frequencies"])
+def test_what_is_remembered_tells_later_of_a_value_that_is_no_number(place: Place, name: str, value: float) -> None:
+    layout = layout_of(100)
+    codec = CHANGES["exact"](layout) if name == "changes" else Frequencies(layout, Blocks(layout, 64), 0.1, 0.9)
+    values = vector(layout.size, 1)
+    values[101] = value
+    with place() as device:
+        twin, memory = placed(codec, device), codec.start()
+        doubts.settle()
+        twin.encode(values.to(device), Key(0, 0, 0), memory)
+        with pytest.raises(CodecError, match=r"layer a\.bias: NaN or infinity among its values"):
+            doubts.settle()
+
+
+@on_devices
+@settings(max_examples=6, deadline=None)
+@given(size=st.sampled_from([1, 63, 1025, 5121]), seed=seeds)
+def test_bins_of_chunks_are_the_same_and_their_means_to_rounding(place: Place, size: int, seed: int) -> None:
+    codec = ChunkedTopK(layout_of(size), 0.1, 100)
+    values = vector(codec.layout.size, seed)
+    expected = codec.encode(values)
+    with place() as device:
+        counts, gaps, means, bins = placed(codec, device).encode(values.to(device))
+    assert as_bytes([counts, gaps, bins]) == [buffer.tobytes() for buffer in (*expected[:2], expected[3])]
+    assert np.allclose(means.cpu().view(torch.float32), expected[2], rtol=1e-6, atol=1e-9)
 
 
 @on_devices

@@ -23,13 +23,36 @@ ISGQ = ("isgq-naive", "isgq-mse", "isgq-dithered")
 FACTORS = (
     WORKERS * 4 * 4 * (108 + 32 + 32 + 10)
 )  # bytes: float32 of 4 images a worker, as many numbers as tiny's layers
+SPARSE = ("wgt", "bgt", "qgt", "dgc", "deco", "demo", "ef21")  # whose messages have as many bytes as they have
 WAITS = {
-    **dict.fromkeys(("wgt", "bgt", "qgt", "dgc"), READS + MESSAGES),  # a sparse message has as many bytes as it has
+    **dict.fromkeys(SPARSE, READS + MESSAGES),
     **dict.fromkeys(("qsgd", "adaptive"), READS + MESSAGES),  # the CPU codes their symbols
     "mqgrad": READS + 2,  # each LPS reads its workers' losses for the agent
     "weightgrad": READS + 2,  # each LPS must know whether its update is significant
     **dict.fromkeys(ISGQ, READS + WORKERS),  # a worker's factors come down to be coded
 }
+MEETS = {"local_steps": 2}  # every other of so few steps
+MEETINGS: list[tuple[str, dict[str, Any]]] = [
+    *(("diloco", {"coding": coding, **MEETS}) for coding in ("int8", "int4", "e3m0", "ternary")),
+    ("diloco-workers", {"coding": "e3m0", **MEETS}),
+    ("streaming-diloco", {"local_steps": 4, "overlap_steps": 1}),
+    ("sparseloco", MEETS),
+    ("muloco", MEETS),
+    ("muloco", {"bits": 4, "rows": True, **MEETS}),
+    ("cocod", MEETS),
+]
+QUICK = ("diloco-ternary", "streaming-diloco", "sparseloco")
+
+
+def each_meeting() -> list[Any]:
+    """A test's cases, most of them among the slow."""
+    cases = []
+    for system, options in MEETINGS:
+        name = "-".join([system, *(str(value) for key, value in options.items() if key in ("coding", "bits"))])
+        cases.append(pytest.param(system, options, id=name, marks=[] if name in QUICK else pytest.mark.slow))
+    return cases
+
+
 LAUNCHES = {  # of a step of four workers, by system whose codecs all have twins; what is captured counts as one
     "baseline": 50,
     "terngrad": 140,
@@ -41,12 +64,16 @@ LAUNCHES = {  # of a step of four workers, by system whose codecs all have twins
     "bgt": 110,
     "qgt": 110,
     "dgc": 115,
+    "deco": 140,
+    "demo": 170,
+    "ef21": 120,
     "diloco": 48,
     "allreduce": 275,
     **dict.fromkeys(ISGQ, 80),
     "qsgd": 112,
     "adaptive": 162,
     "mqgrad": 122,
+    "powersgd": 200,
 }
 SYMBOLS = ("qsgd", "adaptive")  # which come down, a byte each
 
@@ -87,6 +114,25 @@ def test_so_it_is_with_options(small_data: None, tmp_path: Path, system: str, op
         there = on(NAME, tmp_path, system, **options)
     assert there["time_s"].tolist() == pytest.approx(here["time_s"].tolist(), rel=0.02)
     assert there["loss"].tolist() == pytest.approx(here["loss"].tolist(), abs=2e-3)
+
+
+@pytest.mark.parametrize(("system", "options"), each_meeting())
+def test_copies_that_meet_on_a_device_learn_what_they_do_on_the_cpu(
+    small_data: None, tmp_path: Path, system: str, options: dict[str, Any]
+) -> None:
+    here = on("cpu", tmp_path, system, **options)
+    with standin():
+        there = on(NAME, tmp_path, system, **options)
+    assert there["loss"].tolist() == pytest.approx(here["loss"].tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize(("system", "options"), each_meeting())
+def test_a_meeting_waits_for_the_sizes_of_sparse_messages_alone(
+    small_data: None, system: str, options: dict[str, Any]
+) -> None:
+    found = count(experiment(systems={system: options}, training={"steps": 12}), system, STEPS)
+    sparse = 2 / 2 if system == "sparseloco" else 0  # a message of each region every other step
+    assert found.waits <= READS + sparse, found.waits_at
 
 
 @pytest.mark.slow

@@ -15,7 +15,12 @@ from torch import Tensor
 
 from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.base import Buffers, WireBuffers
+from testbed.codecs.blockwise import BlockThresholdTernary
+from testbed.codecs.changes import Changes
+from testbed.codecs.chunked import ChunkedTopK
+from testbed.codecs.dct import Frequencies
 from testbed.codecs.dgc import DGC
+from testbed.codecs.e3m0 import E3M0
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.levels import LevelSum
@@ -25,6 +30,11 @@ from testbed.codecs.partial import Partial
 from testbed.codecs.qsgd import QSGD
 from testbed.codecs.resident.adaptive import AdaptiveResident
 from testbed.codecs.resident.base import Resident
+from testbed.codecs.resident.bins import StatisticalResident
+from testbed.codecs.resident.blockwise import BlockThresholdTernaryResident
+from testbed.codecs.resident.changes import ChangesResident
+from testbed.codecs.resident.chunked import ChunkedResident, FrequenciesResident
+from testbed.codecs.resident.e3m0 import E3M0Resident
 from testbed.codecs.resident.floats import Float32Resident, HalfResident
 from testbed.codecs.resident.onebit import OneBitResident
 from testbed.codecs.resident.partial import PartialResident
@@ -34,6 +44,7 @@ from testbed.codecs.resident.ternary import LevelSumResident, TernaryResident, T
 from testbed.codecs.resident.topk import DGCResident, TopKResident
 from testbed.codecs.resident.uniform import UniformResident
 from testbed.codecs.sparse import Sparse
+from testbed.codecs.statistical import Statistical
 from testbed.codecs.ternary import Ternary, ThresholdTernary
 from testbed.codecs.threshold import SparseMultiples, Thresholded
 from testbed.codecs.topk import TopK
@@ -56,17 +67,23 @@ TWINS: dict[type, Twin] = {
     Half: HalfResident,
     Ternary: TernaryResident,
     ThresholdTernary: ThresholdTernaryResident,
+    BlockThresholdTernary: BlockThresholdTernaryResident,
     LevelSum: _levels,
     Uniform: UniformResident,
     QSGD: QSGDResident,
     Adaptive: AdaptiveResident,
     Partial: _partial,
     OneBit: OneBitResident,
+    E3M0: E3M0Resident,
+    Statistical: StatisticalResident,
     Sparse: SparseResident,
     SparseMultiples: SparseMultiplesResident,
     Thresholded: ThresholdedResident,
     TopK: TopKResident,
+    ChunkedTopK: ChunkedResident,
+    Changes: ChangesResident,
     DGC: DGCResident,
+    Frequencies: FrequenciesResident,
 }
 """By the type of a codec for the CPU, what makes its twin on a device."""
 

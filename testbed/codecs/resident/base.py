@@ -100,6 +100,10 @@ class Blocks:
         """The layers' elements [blocks, width] of a vector with a zero behind its end."""
         return extended.index_select(0, self._places).view(self._shape)
 
+    def tops(self, x: Tensor) -> Tensor:
+        """The largest magnitude [layers] of a vector in each layer; NaN where there is one."""
+        return self.largest(self.blocks(extended(x)).abs().amax(1))
+
     def of_block(self, values: Tensor) -> Tensor:
         """A value of each layer for each of its blocks [blocks, 1]."""
         return values.index_select(0, self._owner).view(-1, 1)
@@ -128,6 +132,37 @@ class Measures(Blocks):
     def sums(self, *of_blocks: Tensor) -> Tensor:
         """Sums over layers of some float64 [blocks]: [how many, layers]."""
         return torch.stack(of_blocks) @ self._whose.T
+
+
+class Rows:
+    """`Measures` of many layers of a few blocks at most: each is one row, filled up with zeros.
+
+    Parameters
+    ----------
+    length : of a row
+    """
+
+    def __init__(self, layers: Sequence[Layer], length: int, nothing: int, device: torch.device) -> None:
+        places = np.full((len(layers), length), nothing, np.int64)
+        for row, layer in zip(places, layers, strict=True):
+            row[: layer.size] = np.arange(layer.offset, layer.end)
+        self._shape, self._places = places.shape, upload(places.reshape(-1), device)
+
+    def blocks(self, extended: Tensor) -> Tensor:
+        """See `Measures.blocks`: [layers, length]."""
+        return extended.index_select(0, self._places).view(self._shape)
+
+    def of_block(self, values: Tensor) -> Tensor:
+        """See `Measures.of_block`."""
+        return values.view(-1, 1)
+
+    def sums(self, *of_rows: Tensor) -> Tensor:
+        """See `Measures.sums`."""
+        return torch.stack(of_rows)
+
+    def largest(self, of_rows: Tensor) -> Tensor:
+        """See `Measures.largest`."""
+        return of_rows
 
 
 def extended(x: Tensor) -> Tensor:

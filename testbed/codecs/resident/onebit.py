@@ -93,8 +93,8 @@ class Sums:
         self._levels: list[Tensor] = []
         counts = np.array(lengths, np.int64)
         while not self._levels or counts.max(initial=1) > 1:
-            runs = -(-counts // WIDTH)
-            self._levels.append(upload(_filled(counts, runs), device))
+            runs = runs_of(counts)
+            self._levels.append(upload(filled(counts, runs), device))
             counts = runs
 
     def gathered(self, x: Tensor) -> Tensor:
@@ -110,7 +110,12 @@ class Sums:
         return sums
 
 
-def _filled(counts: np.ndarray, runs: np.ndarray) -> np.ndarray:
+def runs_of(counts: np.ndarray) -> np.ndarray:
+    """How many runs of `WIDTH` each column takes; one of nothing, whose sum is zero."""
+    return np.maximum(-(-counts // WIDTH), 1)
+
+
+def filled(counts: np.ndarray, runs: np.ndarray) -> np.ndarray:
     """Which of all numbers stands where in so many runs of `WIDTH` for each column; the one past the last for none."""
     room, total = runs * WIDTH, int(counts.sum())
     number = np.arange(int(room.sum())) - np.repeat(np.cumsum(room) - room, room)

@@ -11,15 +11,18 @@ import torch
 from torch import Tensor
 
 from testbed.codecs.base import Key
+from testbed.codecs.blockwise import BlockThresholdTernary
 from testbed.codecs.device.planar import shifted
 from testbed.codecs.kernels.planar import SEGMENT
 from testbed.codecs.kernels.ternary import DRAW_RANGE, MAX_TRIT_BYTE, TRITS
 from testbed.codecs.levels import LevelSum
 from testbed.codecs.resident import base
-from testbed.codecs.resident.base import Measures, Planes, Resident, extended, hashed, keys_of
+from testbed.codecs.resident.base import Measures, Planes, Resident, Rows, extended, hashed, keys_of
 from testbed.codecs.ternary import _ENLARGE, _ROUNDS, _TINY_SCALE, Ternary, ThresholdTernary
+from testbed.codecs.trits import TritFormat
 from testbed.errors import CodecError
 from testbed.gpu.graphs import Pass
+from testbed.layout import Layer
 
 _DIGITS = np.array([0.0, 1.0, -1.0], np.float32)
 
@@ -32,20 +35,32 @@ class Limits(NamedTuple):
 
 
 class TritResident(Resident):
-    """Where the digits of a ternary message lie, and how it becomes a vector."""
+    """Where the digits of a ternary message lie, and how it becomes a vector.
 
-    def __init__(self, codec: Ternary | ThresholdTernary, device: torch.device) -> None:
-        super().__init__(codec, device, codec.ternary)
+    Parameters
+    ----------
+    scaled, measures : what has a scale of its own, by default each ternary layer, and what measures it
+    """
+
+    def __init__(
+        self,
+        codec: TritFormat,
+        device: torch.device,
+        scaled: Sequence[Layer] | None = None,
+        measures: Measures | Rows | None = None,
+    ) -> None:
+        scaled = codec.ternary if scaled is None else scaled
+        super().__init__(codec, device, scaled)
         self.one_scale = codec.one_scale
         nothing = self.layout.size
-        sizes, starts = [layer.size for layer in codec.ternary], [layer.offset for layer in codec.ternary]
+        sizes, starts = [layer.size for layer in scaled], [layer.offset for layer in scaled]
         lengths = [-(-size // TRITS) for size in sizes]
         owner, number = base.byte_owner(lengths)
         places = base.planar_places(sizes, starts, TRITS, nothing)
         self._owner = self.moved(owner)
         self._places = self.moved(places.reshape(-1))
         self._begun = self.moved(base.counters(number))
-        self._measures = Measures(codec.ternary, nothing, device)
+        self._measures = measures or Measures(scaled, nothing, device)
         self._sizes = self.moved(np.array(sizes, np.float64))
         floats = [np.arange(layer.offset, layer.end) for layer in codec.floats]
         self._floats = self.moved(np.concatenate([np.empty(0, np.int64), *floats]))
@@ -162,10 +177,14 @@ def _digits(chosen: Tensor, values: Tensor, powers: Tensor) -> Tensor:
 class ThresholdTernaryResident(TritResident):
     """Deterministic ternary vectors."""
 
-    codec: ThresholdTernary
-
-    def __init__(self, codec: ThresholdTernary, device: torch.device) -> None:
-        super().__init__(codec, device)
+    def __init__(
+        self,
+        codec: ThresholdTernary | BlockThresholdTernary,
+        device: torch.device,
+        scaled: Sequence[Layer] | None = None,
+        measures: Measures | Rows | None = None,
+    ) -> None:
+        super().__init__(codec, device, scaled, measures)
         self._plainly = Pass(self._plain, self.layout.size)
         self._weighted = Pass(self._plain, self.layout.size)
 

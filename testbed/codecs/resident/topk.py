@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,15 +16,16 @@ from testbed.codecs.dgc import DGC, DGCMemory
 from testbed.codecs.resident.base import extended
 from testbed.codecs.resident.sparse import Room, SparseCodecResident
 from testbed.codecs.resident.values import Kept
+from testbed.codecs.sparse import SparseCodec
 from testbed.codecs.topk import TopK
 
 
 class LargestResident(SparseCodecResident):
     """Keeps the largest magnitudes of every layer, as many as `Largest.wanted` says."""
 
-    codec: TopK | DGC
+    codec: Any
 
-    def __init__(self, codec: TopK | DGC, device: torch.device) -> None:
+    def __init__(self, codec: SparseCodec, device: torch.device) -> None:
         super().__init__(codec, device)
         sizes = np.array([layer.size for layer in self.layout], np.int64)
         self.layer_sizes, self._owner = self.moved(sizes), self.moved(np.repeat(np.arange(sizes.size), sizes))

@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from testbed.codecs.chunked import Bins
 from testbed.codecs.device.planar import quotient
-from testbed.codecs.resident.base import Measures
+from testbed.codecs.resident.base import Measures, extended
+from testbed.codecs.resident.bins import Cells
 from testbed.codecs.resident.rice import BYTE, Sections
 from testbed.codecs.sparse import Floats, HalfFloats, Signs
 from testbed.codecs.threshold import Multiples
@@ -201,7 +203,54 @@ class MultiplesThere:
         return quotient(values.abs().double(), self._unit)
 
 
+class BinsThere:
+    """See `Bins`; a layer, of which a mean is taken, has several sections."""
+
+    largest = 0
+
+    def __init__(self, codec: Bins, layout: Layout, device: torch.device) -> None:
+        layers = np.repeat(np.arange(len(codec.chunks)), codec.chunks)
+        sizes = np.bincount(layers, [section.size for section in layout], len(codec.chunks)).astype(np.int64)
+        self._cells, self._size = Cells(codec, sizes.tolist(), device), layout.size
+        self._means = codec.count * len(codec.chunks)
+        self._first = upload(codec.count * layers, device)  # mean of each section
+
+    def rooms(self, room: int) -> list[int | None]:
+        return [4 * self._means, room // self._cells.per_byte]
+
+    def most(self, nbytes: Sequence[int]) -> int:
+        return self._cells.per_byte * nbytes[1]
+
+    def split(self, kept: Kept) -> list[Part | Tensor]:
+        means, bins = self._measured(kept)
+        total, per_byte = kept.sections.total, self._cells.per_byte
+        packed = self._cells.packed(bins * kept.sections.real.to(torch.uint8))
+        means = means.view(torch.uint8)
+        return [Part(means, torch.full_like(total, len(means))), Part(packed, (total + per_byte - 1) // per_byte)]
+
+    def join(self, parts: Sequence[Tensor], sections: Sections) -> Tensor:
+        means = parts[0].clone().view(torch.float32)  # a copy begins where floats may
+        return self._of(means, self._cells.unpacked(parts[1]), sections)
+
+    def sent(self, kept: Kept) -> Tensor:
+        means, bins = self._measured(kept)
+        return self._of(means, bins, kept.sections) * kept.sections.real
+
+    def _measured(self, kept: Kept) -> tuple[Tensor, Tensor]:
+        """Means and bins, of all elements of which those that are kept are looked at.
+
+        Which these are then changes nothing about the order of sums.
+        """
+        values = kept.values.new_zeros(self._size + 1).scatter(0, kept.places, kept.values)[:-1]
+        means, bins = self._cells.measured(values, values != 0)
+        return means, extended(bins).index_select(0, kept.places)
+
+    def _of(self, means: Tensor, bins: Tensor, sections: Sections) -> Tensor:
+        return means.index_select(0, _by_owner(self._first, sections) + bins)
+
+
 THERE: dict[type, Any] = {
+    Bins: BinsThere,
     Floats: FloatsThere,
     HalfFloats: HalvesThere,
     Signs: SignsThere,

@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 
 from testbed.codecs import Key, LevelSum, Ternary, ThresholdTernary
+from testbed.codecs.blockwise import BlockThresholdTernary
+from testbed.codecs.chunked import ChunkedTopK
+from testbed.codecs.e3m0 import E3M0
 from testbed.codecs.floats import Float32
 from testbed.codecs.half import Half
 from testbed.codecs.kernels.absent import is_absent
@@ -20,6 +23,7 @@ from testbed.codecs.onebit import OneBit
 from testbed.codecs.qsgd import QSGD
 from testbed.codecs.resident import placed, twin_of
 from testbed.codecs.sparse import Sparse
+from testbed.codecs.statistical import Statistical
 from testbed.codecs.threshold import Thresholded
 from testbed.codecs.topk import TopK
 from testbed.codecs.uniform import Uniform
@@ -40,6 +44,10 @@ CODECS: dict[str, Callable[[Layout], Any]] = {
     "sparse": Sparse,
     "thresholded, multiples": lambda layout: Thresholded(layout, 0.5, 255),
     "top-k 1 %": lambda layout: TopK(layout, 0.01),
+    "chunked top-k 1.6 %": lambda layout: ChunkedTopK(layout, 1 / 64),
+    "statistical 2-bit": Statistical,
+    "E3M0": E3M0,
+    "threshold ternary, blockwise": BlockThresholdTernary,
 }
 SIZES = (1, 1025, 5121, 8193, 16_500, 270_000)  # of a layer: at and around the blocks' boundaries, and beyond a chunk
 CALLS = 3  # the first is not captured, the second captures, the third is another launch
