@@ -221,7 +221,7 @@ def test_a_message_has_as_many_bits_as_it_is_told(place: Place, rounding: Roundi
 def test_some_layers_are_coded_and_the_others_travel_as_they_are(
     place: Place, make: Callable[[Layout], Codec], size: int
 ) -> None:
-    """With a codec that has a twin, and with E3M0, which has none."""
+    """By codecs that remember nothing."""
     codec = Partial(layout_of(size), make, lambda layer: not layer.bias)
     with place() as device:
         twin = placed(codec, device)
@@ -231,6 +231,7 @@ def test_some_layers_are_coded_and_the_others_travel_as_they_are(
             assert list(map(bytes_of, found)) == list(map(bytes_of, expected))
 
 
+@on_devices
 @of_sizes
 def test_blocks_are_fed_back_in_one_pass(place: Place, size: int) -> None:
     """Of exact sums to the bit; float layers leave nothing."""
