@@ -65,14 +65,14 @@ ONCE_MORE    := --reruns 1 -raR
 test test-fast test-rest: export PYTHONDONTWRITEBYTECODE :=
 
 # What builds networks measures them, and has the machine to itself; the rest shares all cores.
-test: test-fast  ## the tests but the longest, with real emulated runs: some ten minutes on two idle cores
+test: test-fast  ## the tests but the longest, with real emulated runs: some fifteen minutes on two idle cores
 	$(PYTEST) -m "slow and not full and not emulation" $(ON_ALL_CORES)
 	$(PYTEST) -m "emulation and not full" $(ONCE_MORE)
 
-test-fast: setup-dev  ## those that are neither slow nor emulate a network: a minute on two idle cores
+test-fast: setup-dev  ## those that are neither slow nor emulate a network: two minutes on two idle cores
 	$(PYTEST) -m "not slow and not emulation" $(ON_ALL_CORES)
 
-test-all: test test-rest  ## every test, `make test` and then the rest: some 27 minutes on two idle cores
+test-all: test test-rest  ## every test, `make test` and then the rest: some 50 minutes on two idle cores
 
 test-rest: setup-dev
 	$(PYTEST) -m "full and not emulation" $(ON_ALL_CORES)
