@@ -41,6 +41,15 @@ def dealt(name: str, number: int) -> str:
     return f"cuda:{number % count}" if count > 1 else name
 
 
+def alone(name: str) -> dict[str, str]:
+    """The environment of processes that are to see no GPU but the one that is named, as "cuda"; {} where none is."""
+    kind, _, number = name.partition(":")
+    if kind != "cuda" or not number:
+        return {}
+    seen = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
+    return {"CUDA_VISIBLE_DEVICES": seen[int(number)] if int(number) < len(seen) else number}
+
+
 def share(workers: int, gpus: int) -> float:
     """How much of a GPU each of so many workers takes, in Ray's ten-thousandths, so that all find room."""
     return floor(1e4 / ceil(workers / gpus)) / 1e4

@@ -17,7 +17,7 @@ from testbed.workloads.data.arrays import Arrays
 from testbed.workloads.data.base import Dataset
 from testbed.workloads.data.images import Enlarged, Images, Reordered, located
 from testbed.workloads.data.labelled import LabelledImages
-from testbed.workloads.devices import dealt, device, share
+from testbed.workloads.devices import alone, dealt, device, share
 from testbed.workloads.launches import MOST_TOGETHER
 from testbed.workloads.learner import Learner
 from testbed.workloads.models.base import of
@@ -186,6 +186,15 @@ def test_gpus_are_dealt_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dealt("cpu", 2) == "cpu"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert dealt("cuda", 2) == "cuda"
+
+
+def test_processes_of_a_run_see_the_gpu_that_is_named_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray hands out what it sees, numbered from 0, so that a number of this process's means another there."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert alone("cpu") == alone("cuda") == {}
+    assert alone("cuda:1") == {"CUDA_VISIBLE_DEVICES": "1"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, GPU-8f")
+    assert alone("cuda:1") == {"CUDA_VISIBLE_DEVICES": "GPU-8f"}
 
 
 @pytest.mark.parametrize(("workers", "gpus"), [(8, 1), (3, 1), (7, 2), (2, 4)])

@@ -28,8 +28,21 @@ OBJECT_STORE_BYTES = 100 << 20  # nothing big goes through Ray: messages and sta
 STOP_S = 5.0
 
 
+@contextmanager
+def _set(environment: Mapping[str, str]) -> Iterator[None]:
+    """For what is started meanwhile; this process itself has looked at its GPUs, and keeps those that it has seen."""
+    before = {key: os.environ.get(key) for key in environment}
+    os.environ.update(environment)
+    yield
+    for key, value in before.items():
+        if value is None:
+            del os.environ[key]
+        else:
+            os.environ[key] = value
+
+
 class OwnRay:
-    """Ray, with its sockets and logs in the folder `scratch`; its workers are forks of `forks`.
+    """Ray, with its sockets and logs in the folder `scratch`; its workers are forks of `forks`, in `environment`.
 
     Raises
     ------
@@ -37,10 +50,10 @@ class OwnRay:
         It does not start.
     """
 
-    def __init__(self, scratch: Path, forks: ForkServer) -> None:
+    def __init__(self, scratch: Path, forks: ForkServer, environment: Mapping[str, str]) -> None:
         os.environ.update(ENVIRONMENT)
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        with forks.in_place_of_python(), _starting(scratch / "ray-start"):
+        with forks.in_place_of_python(), _starting(scratch / "ray-start"), _set(environment):
             ray.init(
                 address="local",
                 include_dashboard=False,

@@ -28,7 +28,7 @@ from testbed.record.events import LONGEST_INTERVAL_S, LinkBytes
 from testbed.roles.compute import compute_model
 from testbed.roles.roles import Roles, first_of
 from testbed.wan.trace import Change
-from testbed.workloads.devices import share
+from testbed.workloads.devices import alone, share
 
 FIRST_PORT = 5500
 MOST_DILATION = 50.0  # unless it is asked for: at that the default run takes two hours
@@ -62,14 +62,14 @@ class EmulatedFabric(ActorFabric):
             assembly.warm_up()
             forks.wait()  # what it does is not to disturb what the gate measures
             self._gate_report = gate(network) if gate is not None else {"skipped": True}
-            self._engine = OwnRay(scratch, forks)
+            self._engine = OwnRay(scratch, forks, alone(self._device))
             self._start_roles()
         except BaseException:
             self.close()
             raise
 
     def _start_actors(self) -> dict[str, Any]:
-        """Each on its host; on GPUs each worker has its part of one, dealt out by Ray."""
+        """Each on its host; on GPUs each worker has its part of one, dealt out by Ray: the only one that it sees."""
         assert self._network is not None
         endpoints, hosts = _endpoints(self._roles, self._network, self._stamps), self._network.hosts
         on_gpu = self._roles.workers if self._device.startswith("cuda") else ()
@@ -80,7 +80,7 @@ class EmulatedFabric(ActorFabric):
             part = share(len(on_gpu), int(ray.cluster_resources().get("GPU", 1))) if role in on_gpu else 0
             kind = actor_class.options(num_cpus=0, num_gpus=part, max_concurrency=8, max_restarts=0)
             place = Place(role, hosts[role].netns_pid, endpoints[role], self.dilation)
-            actors[role] = kind.remote(data, self._device if role in on_gpu else "cpu", place)
+            actors[role] = kind.remote(data, "cuda" if role in on_gpu else "cpu", place)
         return actors
 
     def describe(self) -> dict[str, Any]:
