@@ -97,9 +97,9 @@ def summarize(run: Run, baseline: str = BASELINE) -> pd.DataFrame:
 
 
 def measure(run: Run, target: Target | None = None) -> pd.DataFrame:
-    """The rows of `summarize` without what relates them to the baseline; `target` replaces the run's own."""
+    """The rows of `summarize`, not related to the baseline yet; `target` is in place of the run's, window apart."""
     info, own = run.info, Target.of(run.info)
-    target = own if target is None else replace(target, model=own.model)
+    target = own if target is None else replace(target, model=own.model, window=own.window)
     shared = {
         "fabric": info.fabric,
         "target": ", ".join(target.in_words),
