@@ -328,19 +328,24 @@ def test_bins_are_the_same_and_their_means_to_rounding(
     assert as_bytes([bins]) == [expected[1].tobytes()]
 
 
+def is_told_later(place: Place, codec: Codec, values: torch.Tensor, layer: str) -> None:
+    """That a value is no number is not seen as it is coded, but told, once, when doubts are settled."""
+    with place() as device:
+        twin = placed(codec, device)
+        doubts.settle()
+        twin.encode(values.to(device), Key(0, 0, 0))
+        with pytest.raises(CodecError, match=f"{layer}: NaN or infinity among its values"):
+            doubts.settle()
+        doubts.settle()
+
+
 @on_devices
 @pytest.mark.parametrize("name", CODECS)
 def test_a_value_that_is_no_number_is_told_later(place: Place, name: str) -> None:
     codec = CODECS[name](layout_of(3000))
     values = vector(codec.layout.size, 1)
     values[10] = float("nan")
-    with place() as device:
-        twin = placed(codec, device)
-        doubts.settle()
-        twin.encode(values.to(device), Key(0, 0, 0))
-        with pytest.raises(CodecError, match=r"layer (a\.weight|the vector): NaN or infinity among its values"):
-            doubts.settle()
-        doubts.settle()  # told once
+    is_told_later(place, codec, values, r"layer (a\.weight|the vector)")
 
 
 @on_devices
@@ -349,12 +354,7 @@ def test_so_it_is_of_a_layer_that_is_not_quantized(place: Place, name: str) -> N
     codec = CODECS[name](layout_of(100))
     values = vector(codec.layout.size, 1)
     values[101] = float("inf")
-    with place() as device:
-        twin = placed(codec, device)
-        doubts.settle()
-        twin.encode(values.to(device), Key(0, 0, 0))
-        with pytest.raises(CodecError, match=r"layer a\.bias: NaN or infinity among its values"):
-            doubts.settle()
+    is_told_later(place, codec, values, r"layer a\.bias")
 
 
 @on_devices

@@ -102,7 +102,7 @@ class Blocks:
 
     def tops(self, x: Tensor) -> Tensor:
         """The largest magnitude [layers] of a vector in each layer; NaN where there is one."""
-        return self.largest(self.blocks(extended(x)).abs().amax(1))
+        return self.peaks(extended(x))
 
     def of_block(self, values: Tensor) -> Tensor:
         """A value of each layer for each of its blocks [blocks, 1]."""
