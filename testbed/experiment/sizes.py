@@ -8,7 +8,7 @@ from pathlib import Path
 
 from testbed.errors import InputError
 from testbed.record import info, lines
-from testbed.record.events import Sizes
+from testbed.record.events import Sizes, StepDone
 from testbed.record.info import RunInfo
 from testbed.roles.roles import kind_of
 
@@ -72,13 +72,13 @@ class Stated:
 class Recorded:
     """What a system sent in a run with one seed.
 
-    A role that was no part of it sends what one of its kind did. After its end all is as in its last step; messages
-    that have numbers of their own may go beyond it.
+    A role that was no part of it sends what one of its kind did. After its end, which is where it was at its target if it
+    ended there, all is as in its last messages.
 
     Parameters
     ----------
-    sizes : by sender and kind, each step's
-    steps : of the run
+    sizes : by sender and kind, each step's, in order
+    steps : that were played: fewer than the experiment's where the run ended at its target
     scale : parameters of this run's model over those of the recorded one's
     """
 
@@ -103,20 +103,19 @@ class Recorded:
         path = folder / system / f"seed-{chosen}" / lines.FILE_NAME
         if not path.is_file():
             raise InputError(f"{folder}: {system} has no record with seed {chosen}")
-        training = facts.experiment.get("training")
-        steps = training.get("steps") if isinstance(training, dict) else None
-        if not (isinstance(steps, int) and steps > 0 and facts.parameters > 0):
-            raise InputError(f"{folder / info.FILE_NAME}: says nothing of the run's steps or the model's parameters")
-        read = cls(path, steps, parameters / facts.parameters)
+        if facts.parameters <= 0:
+            raise InputError(f"{folder / info.FILE_NAME}: says nothing of the model's parameters")
+        sizes: dict[tuple[str, str], Steps] = {}
+        last_step = b""
         for line in lines.whole_lines(path):
-            if line.startswith((lines.STEP_PREFIX, *lines.LINK_PREFIXES)):
-                continue
-            match lines.decode(line):
-                case Sizes() as sizes:
-                    read.sizes.setdefault((sizes.node, sizes.kind), {}).update(
-                        zip(sizes.steps, sizes.buffers, strict=False)
-                    )
-        return read
+            if line.startswith(lines.STEP_PREFIX):
+                last_step = line
+            elif not line.startswith(lines.LINK_PREFIXES) and isinstance(event := lines.decode(line), Sizes):
+                sizes.setdefault((event.node, event.kind), {}).update(zip(event.steps, event.buffers, strict=False))
+        done = lines.decode(last_step)
+        if not isinstance(done, StepDone):
+            raise InputError(f"{path}: holds no step, so nothing that is of any size; record the run again")
+        return cls(path, done.step + 1, parameters / facts.parameters, sizes)
 
     def require(self, kinds: Collection[str]) -> None:
         """Raise InputError where the record has no sizes, as those of older versions have none."""
@@ -124,9 +123,9 @@ class Recorded:
             raise InputError(f"{self.path}: it says nothing of the sizes of its messages; record the run again")
 
     def buffers(self, sender: str, step: int, kind: str, elements: int) -> Sequence[int]:
-        """As recorded."""
+        """As recorded; after the run's end, as the sender's last."""
         known = self._of(sender, kind)
-        recorded = known[step] if step in known else known.get(min(step, self.steps - 1), ())
+        recorded = known.get(step, () if step < self.steps else known.get(next(reversed(known), 0), ()))
         return recorded if self.scale == 1 else [round(self.scale * nbytes) for nbytes in recorded]
 
     def alike(self, kinds: Collection[str]) -> bool:
