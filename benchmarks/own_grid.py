@@ -3,37 +3,46 @@
     python benchmarks/own_grid.py [--profiles lan,wanify-8] [--devices m60] [--workloads own] [--systems a,b]
                                   [--seeds 0,1,2] [--set KEY=VALUE] [--trials 8] [--records build/own] [--out DIR]
 
-Three stages, each of which goes on where it was stopped:
+Four stages, each of which goes on where it was stopped:
 
 1. Systems are tuned alike on the workload's file (`testbed tune`; `--trials 0` takes the file as it stands).
-2. Every system is played on the file's own network and device, which tells how many steps it needs, seed by seed. Of
-   those that overlap (`OVERLAPS`) that depends on the network, and they are played whole in every cell.
-3. In every cell all others are timed (`--timing-only`, with the sizes that stage 2 recorded): time to the target is the
-   steps of stage 2 times the time of a step here.
+2. Every system is played on the file's own network and device until the target is reached, which tells how many steps
+   it needs, seed by seed. What averages every so many steps, a period that a slow network or a fast device would have
+   longer than it was tuned for here, is played with `LONGER` ones beside its own, each as one more system. Of those
+   that overlap (`OVERLAPS`) the steps depend on the network, and they are played in every cell.
+3. In every cell all others are timed (`--timing-only`, with the sizes that stage 2 recorded): their time to the target
+   is when the steps of stage 2 are done here.
+4. Ours and the best other of the file's own cell are played for as many steps each, for the final metric.
 
-Writes grid.csv, grid.md and grid.png: in each cell our speedup over the best other system, the geometric mean over the
-seeds with its 95 % interval; which one that is; and the part of its step that is neither computing nor coding. A system
-of which a seed misses the target is not the best. The time to the target is that of the model that a system reports;
-what it takes until every worker holds ours is beside it (`held_s`).
+Two maps: when the model that a system reports is at the target, and when every worker holds one that is. Of ours that
+is the end of a run besides, played once in each cell (`closing`); of what averages every so many steps its next
+averaging; all others hold it at once.
+
+Writes grid.csv, systems.csv, finals.csv, grid.md and grid.png: in each cell our speedup over the best other system, the
+geometric mean over the seeds with its 95 % interval; which one that is; and the part of its step that is neither
+computing nor coding. A system of which a seed misses the target is not the best.
 """
 
 from __future__ import annotations
 
 import argparse
 import subprocess
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp
+from math import ceil, exp, nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import tomli_w
+from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.patches import Rectangle
 
 import testbed
-from testbed.experiment.load import load
+from testbed.experiment.load import find, load
 from testbed.files import write_whole
 from testbed.interpreter import testbed as command
 from testbed.report.looks import look
@@ -52,10 +61,14 @@ PROFILES = {
     "lan": (("us-west-1", "us-east-1"), "us-east-2"),
 }
 DEVICES = ("m60", "l40s", "h100")
-WORKLOADS = ("own", "own-gpt")
+WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final metrics are compared
+LONGER = (100, 200)  # steps between two averagings
+CLOSING = 8  # steps of the run whose end is timed
 MOST = 0.5  # part of its step that the other spends on communication: there we aim at twice as fast
 KEYS = ["workload", "profile", "device"]
-FIGURES = ["waiting", "other_s", "ours_s", "speedup", "low", "high", "held_s"]
+REPORTED, HELD = "target_s", "held_s"
+MAPS = {REPORTED: "reported", HELD: "held by every worker"}
+FIGURES = ["waiting", "other_s", "ours_s", "speedup", "low", "high"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +87,12 @@ class Plan:
     @property
     def changed(self) -> list[str]:
         """Keys of the files that are changed, on the command line."""
-        return [part for change in self.changes for part in ("--set", change)]
+        return settings(*self.changes)
+
+
+def settings(*changes: str) -> list[str]:
+    """`KEY=VALUE`, each, on the command line."""
+    return [part for change in changes for part in ("--set", change)]
 
 
 def called(*arguments: str) -> None:
@@ -95,106 +113,205 @@ def played(plan: Plan, folder: Path, experiment: str, *arguments: str) -> testbe
 
 
 def tuned(plan: Plan, workload: str) -> str:
-    """The file of a workload with every system tuned."""
-    if not plan.trials:
-        return workload
-    to = plan.records / f"{workload}-tuned.toml"
+    """The file of a workload with every system tuned, and those that average at longer periods as well."""
+    searched, to = plan.records / f"{workload}-tuned.toml", plan.records / f"{workload}.toml"
+    if plan.trials and not searched.is_file():
+        how = ["--out", str(plan.records / f"tune-{workload}"), "--seeds", "100", "--trials", str(plan.trials)]
+        names = list(plan.systems) or list(load(workload)[0].experiment.systems)
+        called("tune", workload, *plan.changed, "--systems", ",".join(names), *how, "--to", str(searched))
     if not to.is_file():
-        searched = ["--out", str(plan.records / f"tune-{workload}"), "--seeds", "100", "--trials", str(plan.trials)]
-        called(
-            "tune", workload, *plan.changed, "--systems", ",".join(systems(plan, workload)), *searched, "--to", str(to)
-        )
+        to.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(to, tomli_w.dumps(longer(searched if plan.trials else find(workload), plan.systems)))
     return str(to)
 
 
-def systems(plan: Plan, workload: str) -> list[str]:
-    """Those asked for, or all of the file."""
-    return list(plan.systems) or list(load(workload)[0].experiment.systems)
+def longer(path: Path, chosen: Sequence[str]) -> dict[str, Any]:
+    """A file's tables with one more system for each of `LONGER` and each system that averages more often than that."""
+    data, known = tomllib.loads(path.read_text()), load(path)[0].experiment
+    systems: dict[str, Any] = {}
+    for name in chosen or known.systems:
+        options, period = data["systems"].get(name, {}), period_of(known, name)
+        systems[name] = options
+        for steps in LONGER if period else ():
+            if steps > period:
+                systems[f"{name}-{steps}"] = {**options, "of": options.get("of", name), "local_steps": steps}
+    return {**data, "systems": systems}
+
+
+def period_of(experiment: Any, system: str) -> int:
+    """After how many steps a system averages again; 0: it says nothing of the kind."""
+    return int(getattr(experiment.systems[system], "local_steps", 0))
 
 
 def cell(profile: str, device: str) -> list[str]:
     """A network and a device, on the command line."""
     regions, server = PROFILES[profile]
     listed = ", ".join(f'"{region}"' for region in regions)
-    settings = {
-        "topology.profile": f'"{profile}"',
-        "topology.regions": f"[{listed}]",
-        "topology.server_region": f'"{server}"',
-        "compute.device": f'"{device}"',
-    }
-    return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    return settings(
+        f'topology.profile="{profile}"',
+        f"topology.regions=[{listed}]",
+        f'topology.server_region="{server}"',
+        f'compute.device="{device}"',
+    )
+
+
+def length(steps: int) -> list[str]:
+    """So many steps, whether or not the target is reached, on the command line."""
+    return settings(f"training.steps={steps}", f"run.checkpoint_steps={steps}", "run.stop_at_target=false")
 
 
 def measured(plan: Plan, workload: str) -> list[pd.DataFrame]:
-    """Every system and seed in every cell: `target_s`, `waiting` (of a step), and of ours `held_s`."""
+    """Every system and seed in every cell: `steps`, `target_s`, `held_s` and `waiting`, of a step."""
     experiment, folder, frames = tuned(plan, workload), plan.records / workload, []
+    known = load(experiment)[0].experiment
     seeds = ["--seeds", ",".join(plan.seeds)]
-    others = [name for name in systems(plan, workload) if name not in OVERLAPS]
+    others = [name for name in known.systems if name not in OVERLAPS]
     base = played(plan, folder / "base", experiment, "--systems", ",".join(others), *seeds)
-    steps = base.summary.set_index(["system", "seed"])["steps_to_target"]
+    needed = base.summary.set_index(["system", "seed"])["steps_to_target"].dropna().astype(int)
+    periods = {name: period_of(known, name) for name in others}
+    most = max(needed) + max(periods.values())
+    sized = ["--timing-only", "--sizes", str(base.folder), "--systems", ",".join(others), "--seeds", plan.seeds[0]]
     for profile in plan.profiles:
         for device in plan.devices:
             here, where = folder / f"{profile}-{device}", cell(profile, device)
-            whole = played(plan, here / "whole", experiment, "--systems", ",".join(OVERLAPS), *seeds, *where)
-            sized = ["--timing-only", "--sizes", str(base.folder), "--systems", ",".join(others)]
-            timed = played(plan, here / "timed", experiment, *sized, "--seeds", plan.seeds[0], *where)
-            ours = whole.summary.assign(target_s=whole.summary["time_to_target_s"], held_s=ends(whole))
-            rows = [ours, *(_each_seed(timed.summary, steps, seed) for seed in map(int, plan.seeds))]
-            frame = pd.concat(rows, ignore_index=True)
-            frame["waiting"] = 1 - (frame["mean_compute_s"] + frame["mean_codec_s"]) / frame["mean_step_s"]
-            columns = ["system", "seed", "target_s", "held_s", "mean_step_s", "waiting"]
-            frames.append(frame[columns].assign(workload=workload, profile=profile, device=device))
+            ours = played(plan, here / "ours", experiment, "--systems", ",".join(OVERLAPS), *seeds, *where)
+            end = played(plan, here / "end", experiment, "--systems", OURS, "--seeds", "100", *where, *length(CLOSING))
+            timed = played(plan, here / "timed", experiment, *sized, *where, *length(most))
+            frame = pd.concat([of_ours(ours, closing(end)), of_others(timed, needed, periods)], ignore_index=True)
+            frames.append(frame.assign(workload=workload, profile=profile, device=device))
     return frames
 
 
-def _each_seed(timed: pd.DataFrame, steps: pd.Series, seed: int) -> pd.DataFrame:
-    """What a system takes with a seed: its steps with that one times the time of a step."""
-    needed = [steps.get((system, seed)) for system in timed["system"]]
-    steps_to = pd.to_numeric(pd.Series(needed, timed.index), errors="coerce")
-    return timed.assign(seed=seed, target_s=steps_to.astype(float) * timed["mean_step_s"])
+def of_ours(run: testbed.Run, closing_s: float) -> pd.DataFrame:
+    """A row for each seed of what was played here."""
+    found = run.summary.assign(target_s=run.summary["time_to_target_s"], steps=run.summary["steps_to_target"])
+    return _rows(found.assign(held_s=found["target_s"] + closing_s))
 
 
-def ends(run: testbed.Run) -> list[float]:
-    """When the average of a run is held by every worker: at its last test, which is after all messages."""
-    tests = run.evaluations[~run.evaluations["probe"].astype(bool)]
-    last = tests.groupby(["system", "seed"])["time_s"].max()
-    return [float(last[row.system, row.seed]) for row in run.summary.itertuples()]
+def of_others(timed: testbed.Run, needed: pd.Series, periods: Mapping[str, int]) -> pd.DataFrame:
+    """A row for each system and seed that was timed here: when as many steps as it needs are done."""
+    done_s = {result.system: np.append(0.0, result.steps["time_s"].to_numpy()) for result in timed.results}
+    rows = []
+    for record in timed.summary.to_dict("records"):
+        system = record["system"]
+        for seed in needed.index.unique("seed"):
+            steps = needed.get((system, seed))
+            row = {**record, "seed": seed, "steps": steps, "target_s": nan, "held_s": nan}
+            if steps is not None:
+                period = periods[system] or 1
+                whole = ceil(steps / period) * period
+                row |= {"target_s": done_s[system][steps], "held_s": done_s[system][whole]}
+            rows.append(row)
+    return _rows(pd.DataFrame(rows))
+
+
+def _rows(found: pd.DataFrame) -> pd.DataFrame:
+    waiting = 1 - (found["mean_compute_s"] + found["mean_codec_s"]) / found["mean_step_s"]
+    columns = ["system", "seed", "steps", REPORTED, HELD, "mean_step_s", "waiting"]
+    return found.assign(waiting=waiting)[columns]
+
+
+def closing(run: testbed.Run) -> float:
+    """What it takes from the last step until every worker holds the average, which is tested then."""
+    [result] = run.results
+    return float(result.tests["time_s"].max() - result.steps["time_s"].max())
 
 
 def compared(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row for each cell: the best other system, and how much sooner ours is there."""
+    """A row for each cell and map: the best other system, and how much sooner ours is there."""
     rows = []
     for keys, here in frame.groupby(KEYS, sort=False):
-        target_s = here.pivot(index="system", columns="seed", values="target_s")
-        reached = target_s.dropna()
-        row = dict(zip(KEYS, keys, strict=True)) | dict.fromkeys(FIGURES, np.nan) | {"best_other": ""}
-        others = reached.drop(index=OURS, errors="ignore")
-        if len(others):
-            best = np.log(others).mean(axis=1).idxmin()
-            row |= {"best_other": best, "other_s": exp(np.log(others.loc[best]).mean())}
-            row["waiting"] = here[here["system"] == best]["waiting"].mean()
-            if OURS in reached.index:
-                ratios = np.log(others.loc[best] / reached.loc[OURS]).to_numpy()
-                wide = half_width(ratios) if len(ratios) > 1 else np.nan
-                mean = float(ratios.mean())
-                row |= {"ours_s": exp(np.log(reached.loc[OURS]).mean()), "speedup": exp(mean)}
-                row |= {"low": exp(mean - wide), "high": exp(mean + wide)}
-        row["held_s"] = here[here["system"] == OURS]["held_s"].mean()
-        rows.append(row)
+        for kind in MAPS:
+            rows.append(dict(zip(KEYS, keys, strict=True)) | {"map": kind} | _of_cell(here, kind))
     return pd.DataFrame(rows)
 
 
+def _of_cell(here: pd.DataFrame, kind: str) -> dict[str, Any]:
+    reached = here.pivot(index="system", columns="seed", values=kind).dropna()
+    row: dict[str, Any] = dict.fromkeys(FIGURES, nan) | {"best_other": ""}
+    others = reached.drop(index=OURS, errors="ignore")
+    if not len(others):
+        return row
+    best = np.log(others).mean(axis=1).idxmin()
+    row |= {"best_other": best, "other_s": exp(np.log(others.loc[best]).mean())}
+    row["waiting"] = here[here["system"] == best]["waiting"].mean()
+    if OURS in reached.index:
+        row["ours_s"] = exp(np.log(reached.loc[OURS]).mean())
+        row |= dict(zip(("speedup", "low", "high"), ratio(others.loc[best] / reached.loc[OURS]), strict=True))
+    return row
+
+
+def ratio(paired: pd.Series) -> tuple[float, float, float]:
+    """The geometric mean of the seeds' ratios and the ends of its 95 % interval."""
+    logs = np.log(paired).to_numpy()
+    mean, wide = float(logs.mean()), half_width(logs) if len(logs) > 1 else nan
+    return exp(mean), exp(mean - wide), exp(mean + wide)
+
+
+def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
+    """Ours and the best other of the file's own cell after as many steps, seed by seed."""
+    experiment = tuned(plan, workload)
+    known = load(experiment)[0].experiment
+    own = cells[(cells["workload"] == workload) & (cells["map"] == REPORTED)]
+    own = own[(own["profile"] == known.topology.profile) & (own["device"] == known.compute.device)]
+    names = [OURS, *(name for name in own["best_other"] if name)]
+    run = played(
+        plan,
+        plan.records / workload / "finals",
+        experiment,
+        "--systems",
+        ",".join(names),
+        "--seeds",
+        ",".join(plan.seeds),
+        *length(WORKLOADS[workload]),
+    )
+    metric = "final_accuracy" if "final_metric" not in run.summary else "final_metric"
+    return run.summary.assign(workload=workload, metric=run.summary[metric])[
+        ["workload", "system", "seed", "steps", "final_loss", "metric"]
+    ]
+
+
 def markdown(frame: pd.DataFrame) -> str:
-    heads = [*KEYS, "best other", "its step waits", "its time", "ours", "speedup", "95 %", "until all hold ours"]
+    """A table for each map."""
+    return "\n".join(f"{heading(kind)}\n\n{_table(frame[frame['map'] == kind])}\n" for kind in MAPS)
+
+
+def heading(kind: str) -> str:
+    return f"The target is reached by the model that is {MAPS[kind]}:"
+
+
+def _table(frame: pd.DataFrame) -> str:
+    heads = [*KEYS, "best other", "its step waits", "its time", "ours", "speedup", "95 %"]
     rows = []
     for row in frame.to_dict("records"):
         interval = NONE if pd.isna(row["low"]) else f"{row['low']:.2f} to {row['high']:.2f}"
         cells = [_or_none(row[key], duration) for key in ("other_s", "ours_s")]
         waits, speedup = _or_none(row["waiting"], percent), _or_none(row["speedup"], times)
-        other = look(row["best_other"]).label if row["best_other"] else NONE
-        held = _or_none(row["held_s"], duration)
-        rows.append([*(row[key] for key in KEYS), other, waits, *cells, speedup, interval, held])
+        rows.append([*(row[key] for key in KEYS), label(row["best_other"]), waits, *cells, speedup, interval])
     return markdown_table(heads, rows)
+
+
+def label(system: str) -> str:
+    """A system's name in words, with its period where that is not its own."""
+    name, _, period = system.rpartition("-")
+    if period.isdigit() and int(period) in LONGER:
+        return f"{look(name).label}, {period}"
+    return look(system).label if system else NONE
+
+
+def of_finals(frame: pd.DataFrame) -> str:
+    """A sentence for each workload."""
+    said = []
+    for workload, here in frame.groupby("workload", sort=False):
+        by_seed = here.pivot(index="seed", columns="system", values="metric")
+        means = ", ".join(f"{label(name)} {by_seed[name].mean():.4g}" for name in by_seed)
+        line = f"- {workload}, after {here['steps'].max()} steps on the file's own network: {means}"
+        if len(others := [name for name in by_seed if name != OURS]) == 1:
+            apart = (by_seed[OURS] - by_seed[others[0]]).to_numpy()
+            wide = half_width(apart) if len(apart) > 1 else nan
+            line += f"; ours less the other's, paired: {apart.mean():+.4g} ± {wide:.2g}"
+        said.append(line + ".")
+    return "\n".join(said)
 
 
 def _or_none(value: float, write: Callable[[Any], str]) -> str:
@@ -202,30 +319,35 @@ def _or_none(value: float, write: Callable[[Any], str]) -> str:
 
 
 def draw(frame: pd.DataFrame) -> Sheet:
-    """A map for each workload; a frame marks the cells in which the other waits for over half of its step."""
+    """A row for each map, a column for each workload; frames mark where the other waits for over half of its step."""
     workloads = list(dict.fromkeys(frame["workload"]))
     with drawing(COLUMN):
-        figure = Sheet(3.45 * len(workloads), 2.9, COLUMN)
+        figure = Sheet(3.45 * len(workloads), 2.7 * len(MAPS) + 0.2, COLUMN)
         norm = TwoSlopeNorm(0.0, -1.0, max([1.0, *np.log2(frame["speedup"].dropna())]))
-        for axes, workload in zip(figure.subplots(1, len(workloads), squeeze=False)[0], workloads, strict=True):
-            here = frame[frame["workload"] == workload]
-            profiles, devices = (list(dict.fromkeys(here[key])) for key in ("profile", "device"))
-            grid = here.pivot(index="profile", columns="device", values="speedup").loc[profiles, devices]
-            axes.imshow(np.ma.masked_invalid(np.log2(grid)), cmap="PuOr", norm=norm, aspect="auto")
-            axes.set_xticks(range(len(devices)), devices)
-            axes.set_yticks(range(len(profiles)), profiles)
-            axes.grid(visible=False)
-            axes.set_title(workload)
-            for row in here.itertuples():
-                x, y = devices.index(row.device), profiles.index(row.profile)
-                said = f"{row.speedup:.2g}×" if row.speedup == row.speedup else NONE
-                other = look(row.best_other).label if row.best_other else "nobody"
-                back = axes.text(x, y, f"{said}\n{other}", ha="center", va="center", fontsize=6, color=INK.text)
-                back.set_bbox({"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 1})
-                if row.waiting > MOST:
-                    axes.add_patch(Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, ec=INK.text, lw=1.2))
+        grid = figure.subplots(len(MAPS), len(workloads), squeeze=False)
+        for row, (kind, name) in zip(grid, MAPS.items(), strict=True):
+            for axes, workload in zip(row, workloads, strict=True):
+                _map(axes, frame[(frame["workload"] == workload) & (frame["map"] == kind)], norm)
+                axes.set_title(f"{workload}: {name}")
         figure.suptitle(f"{look(OURS).label} against the best other system", x=0.01, ha="left", fontweight="bold")
     return figure
+
+
+def _map(axes: Axes, here: pd.DataFrame, norm: TwoSlopeNorm) -> None:
+    profiles, devices = (list(dict.fromkeys(here[key])) for key in ("profile", "device"))
+    grid = here.pivot(index="profile", columns="device", values="speedup").loc[profiles, devices]
+    axes.imshow(np.ma.masked_invalid(np.log2(grid)), cmap="PuOr", norm=norm, aspect="auto")
+    axes.set_xticks(range(len(devices)), devices)
+    axes.set_yticks(range(len(profiles)), profiles)
+    axes.grid(visible=False)
+    for row in here.itertuples():
+        x, y = devices.index(row.device), profiles.index(row.profile)
+        said = _or_none(row.speedup, lambda value: f"{value:.2g}×")
+        other = label(row.best_other) if row.best_other else "nobody"
+        back = axes.text(x, y, f"{said}\n{other}", ha="center", va="center", fontsize=6, color=INK.text)
+        back.set_bbox({"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 1})
+        if row.waiting > MOST:
+            axes.add_patch(Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, ec=INK.text, lw=1.2))
 
 
 def main() -> None:
@@ -236,7 +358,7 @@ def main() -> None:
 
     parser.add_argument("--profiles", type=names, default=tuple(PROFILES))
     parser.add_argument("--devices", type=names, default=DEVICES)
-    parser.add_argument("--workloads", type=names, default=WORKLOADS)
+    parser.add_argument("--workloads", type=names, default=tuple(WORKLOADS))
     parser.add_argument("--systems", type=names, default=(), help="all of the files, unless given; ours among them")
     parser.add_argument("--seeds", type=names, default=("0", "1", "2"))
     parser.add_argument("--set", dest="changes", action="append", default=[], help="change a key of the files")
@@ -248,12 +370,14 @@ def main() -> None:
     plan = Plan(**{**options, "changes": tuple(options["changes"])})
     frame = pd.concat([part for workload in plan.workloads for part in measured(plan, workload)], ignore_index=True)
     cells = compared(frame)
+    last = pd.concat([finals(plan, workload, cells) for workload in plan.workloads], ignore_index=True)
+    said = f"{markdown(cells)}\nFinal metrics:\n\n{of_finals(last)}"
     out.mkdir(parents=True, exist_ok=True)
-    frame.to_csv(out / "systems.csv", index=False, float_format="%.6g")
-    cells.to_csv(out / "grid.csv", index=False, float_format="%.6g")
-    write_whole(out / "grid.md", markdown(cells) + "\n")
+    for name, table in (("systems", frame), ("grid", cells), ("finals", last)):
+        table.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
+    write_whole(out / "grid.md", said + "\n")
     save(draw(cells), out / "grid.png")
-    print(markdown(cells))
+    print(said)
 
 
 if __name__ == "__main__":

@@ -14,19 +14,19 @@ OWN_GRID = Path(__file__).parents[1] / "benchmarks" / "own_grid.py"
 GRID: dict[str, Any] = runpy.run_path(str(OWN_GRID), run_name="imported")
 
 
-def rows(
-    device: str, system: str, *target_s: float | None, waiting: float = 0.1, held_s: float | None = None
-) -> list[Any]:
+def rows(device: str, system: str, *target_s: float | None, waiting: float = 0.1, later_s: float = 0.0) -> list[Any]:
     cell = {"workload": "own", "profile": "lan", "device": device, "system": system, "waiting": waiting}
-    return [{**cell, "seed": seed, "target_s": each, "held_s": held_s} for seed, each in enumerate(target_s)]
+    held_s = [None if each is None else each + later_s for each in target_s]
+    both = enumerate(zip(target_s, held_s, strict=True))
+    return [{**cell, "seed": seed, "target_s": reported, "held_s": held} for seed, (reported, held) in both]
 
 
 @pytest.fixture
 def cells() -> pd.DataFrame:
     frame = pd.DataFrame(
         [
-            *rows("m60", "concord", 2.0, 1.0, held_s=3.0),
-            *rows("m60", "weightgrad", 4.0, 4.0, waiting=0.7),
+            *rows("m60", "concord", 2.0, 1.0, later_s=1.0),
+            *rows("m60", "weightgrad", 4.0, 4.0, waiting=0.7, later_s=9.0),
             *rows("m60", "bgt", 5.0, 6.0),
             *rows("m60", "local-sgd", 1.0, None),
             *rows("h100", "concord", None, None),
@@ -39,18 +39,51 @@ def cells() -> pd.DataFrame:
 
 def test_a_cell_is_compared_with_the_best_other_that_always_arrives(cells: pd.DataFrame) -> None:
     cell = cells.iloc[0]
-    assert cell["best_other"] == "weightgrad" and cell["waiting"] == 0.7 and cell["held_s"] == 3.0
+    assert cell["map"] == "target_s" and cell["best_other"] == "weightgrad" and cell["waiting"] == 0.7
     assert cell["speedup"] == pytest.approx(sqrt(2 * 4))
     wide = 12.706 * log(2) / 2  # of two logarithms that are log 2 apart: their standard error is half of that
     assert (cell["low"], cell["high"]) == pytest.approx((exp(log(8) / 2 - wide), exp(log(8) / 2 + wide)), rel=1e-3)
 
 
+def test_where_every_worker_is_to_hold_the_model_another_system_may_be_the_best(cells: pd.DataFrame) -> None:
+    cell = cells.iloc[1]
+    assert cell["map"] == "held_s" and cell["best_other"] == "bgt" and cell["waiting"] == 0.1
+    assert cell["speedup"] == pytest.approx(sqrt(5 / 3 * 6 / 2))
+
+
 def test_where_nobody_arrives_nothing_is_said(cells: pd.DataFrame, tmp_path: Path) -> None:
-    assert cells.iloc[1]["best_other"] == "" and cells.iloc[1][["speedup", "ours_s", "other_s"]].isna().all()
-    said = GRID["markdown"](cells).splitlines()[-1]
-    assert "h100" in said and "×" not in said and "nan" not in said
+    assert cells.iloc[2]["best_other"] == "" and cells.iloc[2][["speedup", "ours_s", "other_s"]].isna().all()
+    said = [line for line in GRID["markdown"](cells).splitlines() if "h100" in line]
+    assert len(said) == 2 and not any("×" in line or "nan" in line for line in said)
     GRID["save"](GRID["draw"](cells), tmp_path / "grid.png")
     assert (tmp_path / "grid.png").stat().st_size > 5000
+
+
+def test_who_averages_now_and_then_is_played_at_longer_periods_as_well(tmp_path: Path) -> None:
+    file = tmp_path / "few.toml"
+    file.write_text(GRID["find"]("own").read_text() + "\n[systems.local-sgd-50]\nof = 'local-sgd'\nlocal_steps = 150\n")
+    systems = GRID["longer"](file, ["baseline", "local-sgd", "local-sgd-50"])["systems"]
+    assert list(systems) == [
+        "baseline",
+        "local-sgd",
+        "local-sgd-100",
+        "local-sgd-200",
+        "local-sgd-50",
+        "local-sgd-50-200",
+    ]
+    assert systems["local-sgd-200"] == {"of": "local-sgd", "local_steps": 200}
+    assert systems["local-sgd-50-200"]["of"] == "local-sgd"
+    assert GRID["label"]("local-sgd-200") == "Local SGD, 200" and GRID["label"]("local-sgd") == "Local SGD"
+
+
+def test_final_metrics_are_compared_seed_by_seed() -> None:
+    records = [
+        {"workload": "own", "system": system, "seed": seed, "steps": 400, "metric": metric + seed / 10}
+        for system, metric in (("concord", 0.52), ("weightgrad", 0.5))
+        for seed in range(3)
+    ]
+    said = GRID["of_finals"](pd.DataFrame(records))
+    assert "after 400 steps" in said and "+0.02 ± " in said
 
 
 def test_a_network_and_a_device_are_settings_of_the_experiment() -> None:
