@@ -277,12 +277,15 @@ def _memory_bytes() -> int | None:
 
 
 def _checkout() -> tuple[str, bool | None]:
-    """Commit of the checkout this package lies in and whether it has changes; an installed package lies in none."""
+    """Commit of the checkout this package lies in, and whether what a run may depend on has changes since then.
+
+    An installed package lies in none. No run depends on `results`, where one writes while the next is played.
+    """
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():  # a repository further up, around a virtual environment, is not the testbed's
         return "", None
     commit = _git(root, "rev-parse", "HEAD")
-    changes = _git(root, "status", "--porcelain") if commit else None
+    changes = _git(root, "status", "--porcelain", "--", ".", ":!results") if commit else None
     return commit or "", None if changes is None else bool(changes)
 
 

@@ -112,6 +112,10 @@ def test_the_commit_is_that_of_the_testbeds_checkout_and_not_of_a_repository_aro
     monkeypatch.setattr(info, "__file__", str(tmp_path / "testbed" / "record" / "info.py"))
     found = info.environment()
     assert len(found.commit) == 40 and found.dirty is False
+    for name, dirty in (("results", False), ("testbed", True)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "new").touch()
+        assert info.environment().dirty is dirty
     monkeypatch.setattr(info, "__file__", str(tmp_path / "site-packages" / "testbed" / "record" / "info.py"))
     found = info.environment()
     assert found.commit == "" and found.dirty is None
