@@ -68,6 +68,7 @@ class Assembly:
         self.home = torch.device("cpu")
         self._allow_download = allow_download
         self._on_notice = on_notice
+        self._split: dict[int, list[Indices]] = {}  # by seed
 
     @cached_property
     def workload(self) -> Workload:
@@ -171,12 +172,13 @@ class Assembly:
         shard = self._shards(seed)[worker]
         return self.workload.learner(shard, worker, self.worker_batch, seed, training)
 
-    @lru_cache  # noqa: B019 - an assembly lives as long as its process
     def _shards(self, seed: int) -> list[Indices]:
         """Each worker's training examples, by worker number."""
-        counts = [self.experiment.topology.workers_per_region] * len(self.experiment.topology.regions)
-        split = self.experiment.data.shards(self.workload.dataset, counts, seed)
-        return [shard for region in split for shard in region]
+        if seed not in self._split:
+            counts = [self.experiment.topology.workers_per_region] * len(self.experiment.topology.regions)
+            split = self.experiment.data.shards(self.workload.dataset, counts, seed)
+            self._split[seed] = [shard for region in split for shard in region]
+        return self._split[seed]
 
     def evaluate(self, weights: torch.Tensor, quickly: bool = False) -> Evaluation:
         """Test loss and metrics of flat `weights`; `quickly`: on no more images than a probe takes."""
