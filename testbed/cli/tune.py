@@ -10,11 +10,11 @@ from testbed.cli.options import Commands, add_cluster, add_experiment, check_fil
 from testbed.errors import InputError
 
 EPILOG = """\
-Every system of the experiment gets the same number of trials. The first is the experiment as it stands; the others are
-proposed by Optuna's TPE sampler, which searches the learning rate, the momentum and the system's own main knob. What
-counts is the time to the experiment's target, on the virtual fabric; a trial that has taken as long as the best one
-before it ends there. The trials are kept, a file (trials.jsonl) for each system and a picture of all: what is stopped
-goes on where it was, with the same command.
+Every system of the experiment gets the same number of trials. The first is the experiment as it stands; two are drawn
+at random, the others proposed by Optuna's Gaussian process, which searches the learning rate, the momentum and the
+system's own main knob. What counts is the time to the experiment's target, on the virtual fabric; a trial that has
+taken as long as the best one before it ends there. The trials are kept, a file (trials.jsonl) for each system and a
+picture of all: what is stopped goes on where it was, with the same command.
 examples:
   testbed tune systems --trials 8 --to systems-tuned.toml
   testbed tune cifarnet --systems baseline,weightgrad --set training.steps=100 --seeds 100,101
@@ -51,6 +51,7 @@ def _tune(options: argparse.Namespace) -> int:
     kind, _ = choose(virtual(), [experiment])
     try:
         import optuna  # noqa: F401
+        import scipy  # type: ignore[import-untyped] # noqa: F401 - of Optuna's Gaussian process
         import tomli_w  # noqa: F401
     except ImportError as error:
         raise InputError(f"testbed tune needs {error.name}: pip install 'geo-testbed[tune]'") from None

@@ -72,8 +72,8 @@ class Stated:
 class Recorded:
     """What a system sent in a run with one seed.
 
-    A role that was no part of it sends what one of its kind did. After its end, which is where it was at its target if it
-    ended there, all is as in its last messages.
+    A role that was no part of it sends what one of its kind did. After its end, which may be at its target, all is as in
+    its last messages.
 
     Parameters
     ----------

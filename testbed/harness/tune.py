@@ -1,7 +1,7 @@
 """Finds each system its learning rate and main knobs, all with the same budget, so that none is compared untuned.
 
 Every system gets as many trials, on the same network and seeds, which must not be those that are reported. The first
-trial is the experiment as it stands; the others are proposed by Optuna's TPE sampler with a fixed seed. What is made
+trial is the experiment as it stands; the others are proposed by Optuna's Gaussian process (`propose`). What is made
 small is what the experiment compares: the time to its target, on the run's clock. A trial that has taken as long as
 the best one before it cannot win any more, and ends there. One that misses the target, at its end or there, is worse
 than any that reaches it; the sampler is told the time that it took, no less than the best, and longer by how far it
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,6 +33,7 @@ from testbed.files import write_whole
 from testbed.harness import session
 from testbed.harness.lock import held
 from testbed.harness.pool import Errand, RunAll, run_all
+from testbed.harness.propose import proposal, rounded
 from testbed.record import info as info_file
 from testbed.record.info import MetricInfo
 from testbed.record.reader import load as load_run
@@ -41,7 +43,6 @@ from testbed.systems.protocols.base import Knob
 from testbed.workloads.optimizer import SGD
 
 SPAN = 16.0  # the rate is searched from this much below the experiment's to this much above it
-SAMPLER_SEED = 0
 TRIALS_FILE, ASKED_FILE = "trials.jsonl", "asked.json"
 PROBES = 20  # of a trial, at each of which it ends if it has reached its target, where the experiment has no probes
 NEVER = 1e9  # the score of a trial that came to nothing
@@ -135,24 +136,14 @@ def best(found: Sequence[Outcome]) -> Outcome:
 
 
 def _tune_one(folder: Path, data: dict[str, Any], fabric: str, budget: Budget, system: str) -> None:
-    import optuna
-    from optuna.distributions import BaseDistribution
-    from optuna.samplers import TPESampler
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     experiment = from_dict(data, "the experiment")
-    space: dict[str, BaseDistribution] = {name: _distribution(knob) for name, knob in knobs(experiment, system).items()}
-    startup = max(2, budget.trials // 3)  # drawn at random before the sampler has something to go by
-    study = optuna.create_study(sampler=TPESampler(seed=SAMPLER_SEED, n_startup_trials=startup))
-    study.enqueue_trial(standing(experiment, system))
-    done = outcomes(folder)
-    for number in range(budget.trials):
-        trial = study.ask(space)
-        if number == len(done):
-            tried = attempt(experiment, system, dict(trial.params), budget.seeds, done)
-            done.append(_play(tried, fabric, folder / f"trial-{number}", system, trial.params, done))
-            write_whole(folder / TRIALS_FILE, msgspec.json.Encoder().encode_lines(done))
-        study.tell(trial, done[number].score)
+    space, done = knobs(experiment, system), outcomes(folder)
+    for number in range(len(done), budget.trials):
+        tried = [(each.options, inf if each.score == NEVER else each.score) for each in done]
+        options = _rounded(proposal(space, tried) if tried else standing(experiment, system))
+        trial = attempt(experiment, system, options, budget.seeds, done)
+        done.append(_play(trial, fabric, folder / f"trial-{number}", system, options, done))
+        write_whole(folder / TRIALS_FILE, msgspec.json.Encoder().encode_lines(done))
 
 
 def knobs(experiment: Experiment, system: str) -> dict[str, Knob]:
@@ -175,17 +166,9 @@ def standing(experiment: Experiment, system: str) -> dict[str, Any]:
     return values
 
 
-def _distribution(knob: Knob) -> Any:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution
-
-    if knob.choices:
-        return CategoricalDistribution(knob.choices)
-    return FloatDistribution(knob.low, knob.high, log=True)
-
-
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as they are tried and written down, to three digits."""
-    return {name: float(f"{value:.3g}") if isinstance(value, float) else value for name, value in values.items()}
+    return {name: rounded(value) if isinstance(value, float) else value for name, value in values.items()}
 
 
 def _play(
@@ -195,7 +178,7 @@ def _play(
     if not (folder / info_file.FILE_NAME).is_file():
         folder.mkdir(parents=True, exist_ok=True)
         session.prepare(tried, session.Request(target=system, fabric=fabric, folder=folder, command=("tune",)))
-    options = _rounded(values)
+    options = dict(values)
     with held(folder):
         try:
             session.ready(folder, jobs=1)()
@@ -226,7 +209,7 @@ def attempt(
     }
     if least_s := _least_s(before):
         run["stop_after_s"] = least_s * len(seeds)
-    return from_dict({**data, "systems": {system: {**own, **_rounded(values)}}, "run": run}, "the experiment")
+    return from_dict({**data, "systems": {system: {**own, **values}}, "run": run}, "the experiment")
 
 
 def _least_s(found: Sequence[Outcome]) -> float:

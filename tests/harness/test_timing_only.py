@@ -120,9 +120,7 @@ def test_a_role_that_was_not_there_sends_what_one_of_its_kind_did(small_data: No
     assert Recorded.read(recorded.path.parents[2], "dgc", seed=0, parameters=1) is None
 
 
-def test_after_the_end_of_a_run_that_ended_early_messages_are_as_its_last(
-    small_data: None, tmp_path: Path
-) -> None:
+def test_after_the_end_of_a_run_that_ended_early_messages_are_as_its_last(small_data: None, tmp_path: Path) -> None:
     parts: dict[str, Any] = {
         "systems": {"sparseloco": {"local_steps": 3}},
         "run": {"probe_steps": 4, "stop_after_s": 1e-6},

@@ -118,6 +118,14 @@ def test_a_trial_that_diverges_is_the_worst_and_the_search_goes_on(
     assert tried.score == tune.NEVER and not tried.reached and "diverged" in tried.said
 
 
+def test_what_was_tried_is_written_to_three_digits() -> None:
+    assert tune._rounded({"rate": 0.0123456, "levels": 3, "momentum": 0.9}) == {
+        "rate": 0.0123,
+        "levels": 3,
+        "momentum": 0.9,
+    }
+
+
 def test_damaged_trials_are_named(tmp_path: Path) -> None:
     (tmp_path / tune.TRIALS_FILE).write_text('{"options": {"rate": 0.1}, "score": "long"}\n')
     with pytest.raises(InputError, match=r"trials\.jsonl: .*score.*; delete it to search again"):

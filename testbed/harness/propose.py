@@ -1,0 +1,68 @@
+"""What to try next in a search of settings: Optuna's Gaussian process, given all that was tried."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from testbed.systems.protocols.base import Knob
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+DRAWN = 3  # trials before there is enough to go by: the first as it stands, the others drawn at random
+DIGITS = 3
+SOONEST_S = 1e-9  # a target may be reached at once
+Settings = Mapping[str, Any]
+
+
+def proposal(knobs: Mapping[str, Knob], tried: Sequence[tuple[Settings, float]]) -> dict[str, Any]:
+    """The settings that promise most, to three digits; a function of nothing but what is given.
+
+    Scores are times, compared by their ratios: the process models their logarithms, over the logarithms of what is
+    continuous and the places of choices in their order. What came to nothing counts as no better than the worst.
+
+    Parameters
+    ----------
+    knobs : what is searched, by name
+    tried : settings and their score each, seconds that are to be few, or infinity; one at least
+    """
+    import optuna
+    from optuna.samplers import GPSampler
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would say that greenlet makes it faster
+    space = {name: _distribution(knob) for name, knob in knobs.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = GPSampler(seed=len(tried), n_startup_trials=DRAWN, deterministic_objective=True)
+    study = optuna.create_study(sampler=sampler)
+    worst = max((score for _, score in tried if math.isfinite(score)), default=1.0)
+    for settings, score in tried:
+        placed = {name: _place(knob, settings[name]) for name, knob in knobs.items()}
+        value = math.log(max(min(score, worst), SOONEST_S))
+        study.add_trial(optuna.trial.create_trial(params=placed, distributions=space, value=value))
+    found = study.ask(space).params
+    return {name: _value(knob, found[name]) for name, knob in knobs.items()}
+
+
+def _distribution(knob: Knob) -> BaseDistribution:
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    if knob.choices:
+        return IntDistribution(0, len(knob.choices) - 1)
+    return FloatDistribution(rounded(knob.low), rounded(knob.high), log=True)
+
+
+def _place(knob: Knob, value: Any) -> Any:
+    return sorted(knob.choices).index(knob.nearest(value)) if knob.choices else value
+
+
+def _value(knob: Knob, place: Any) -> Any:
+    return sorted(knob.choices)[place] if knob.choices else rounded(place)
+
+
+def rounded(value: float) -> float:
+    """To three digits, as settings are tried and written down."""
+    return float(f"{value:.{DIGITS}g}")
