@@ -72,7 +72,7 @@ class Stated:
 class Recorded:
     """What a system sent in a run with one seed.
 
-    A role that was no part of it sends what one of its kind did. After its end, which may be at its target, all is as in
+    A role that was no part of it sends what one of its kind did. After its end, which may be its target, all is as in
     its last messages.
 
     Parameters
