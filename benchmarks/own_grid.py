@@ -26,10 +26,13 @@ computing nor coding. A system of which a seed misses the target is not the best
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from math import ceil, exp, nan
 from pathlib import Path
 from typing import Any
@@ -100,13 +103,14 @@ def called(*arguments: str) -> None:
     subprocess.run(command(*arguments), check=True)
 
 
-def played(plan: Plan, folder: Path, experiment: str, *arguments: str) -> testbed.Run:
-    """The run in a folder, begun or gone on with where it is not done."""
+def played(plan: Plan, folder: Path, experiment: str, *arguments: str, jobs: int = 0) -> testbed.Run:
+    """The run in a folder, begun or gone on with where it is not done; `jobs` plays at once, 0 for one a core."""
+    quietly = ["--quiet", *(["--jobs", str(jobs)] if jobs else [])]
     kept = sorted((folder / Path(experiment).stem).glob("*/run.json"))
     if kept:
-        called("run", "--resume", str(kept[-1].parent), "--quiet")
+        called("run", "--resume", str(kept[-1].parent), *quietly)
     else:
-        called("run", experiment, "--out", str(folder), "--quiet", *plan.changed, *arguments)
+        called("run", experiment, "--out", str(folder), *quietly, *plan.changed, *arguments)
     run = testbed.load(sorted((folder / Path(experiment).stem).glob("*/run.json"))[-1].parent)
     assert isinstance(run, testbed.Run)
     return run
@@ -160,26 +164,57 @@ def length(steps: int) -> list[str]:
     return settings(f"training.steps={steps}", f"run.checkpoint_steps={steps}", "run.stop_at_target=false")
 
 
+@dataclass(frozen=True)
+class Base:
+    """What is known of a workload's others: their file, their runs on its own network, the steps that each seed took.
+
+    `periods`: after how many steps each averages, 0 for those that say nothing of the kind.
+    """
+
+    experiment: str
+    run: testbed.Run
+    needed: pd.Series
+    periods: Mapping[str, int]
+
+    @classmethod
+    def of(cls, plan: Plan, workload: str) -> Base:
+        """Play it, or read it."""
+        experiment = tuned(plan, workload)
+        known = load(experiment)[0].experiment
+        others = [name for name in known.systems if name not in OVERLAPS]
+        seeds = ["--seeds", ",".join(plan.seeds)]
+        run = played(plan, plan.records / workload / "base", experiment, "--systems", ",".join(others), *seeds)
+        needed = run.summary.set_index(["system", "seed"])["steps_to_target"].dropna().astype(int)
+        return cls(experiment, run, needed, {name: period_of(known, name) for name in others})
+
+
 def measured(plan: Plan, workload: str) -> list[pd.DataFrame]:
     """Every system and seed in every cell: `steps`, `target_s`, `held_s` and `waiting`, of a step."""
-    experiment, folder, frames = tuned(plan, workload), plan.records / workload, []
-    known = load(experiment)[0].experiment
+    base = Base.of(plan, workload)
+    cells = list(product(plan.profiles, plan.devices))
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # a cell's plays take one core, one after the other
+        frames = pool.map(lambda each: in_cell(plan, workload, base, *each), cells)
+        return [
+            frame.assign(workload=workload, profile=profile, device=device)
+            for (profile, device), frame in zip(cells, frames, strict=True)
+        ]
+
+
+def in_cell(plan: Plan, workload: str, base: Base, profile: str, device: str) -> pd.DataFrame:
+    """Ours played, and the others timed, on a network and a device."""
+    here, where = plan.records / workload / f"{profile}-{device}", cell(profile, device)
     seeds = ["--seeds", ",".join(plan.seeds)]
-    others = [name for name in known.systems if name not in OVERLAPS]
-    base = played(plan, folder / "base", experiment, "--systems", ",".join(others), *seeds)
-    needed = base.summary.set_index(["system", "seed"])["steps_to_target"].dropna().astype(int)
-    periods = {name: period_of(known, name) for name in others}
-    most = max(needed) + max(periods.values())
-    sized = ["--timing-only", "--sizes", str(base.folder), "--systems", ",".join(others), "--seeds", plan.seeds[0]]
-    for profile in plan.profiles:
-        for device in plan.devices:
-            here, where = folder / f"{profile}-{device}", cell(profile, device)
-            ours = played(plan, here / "ours", experiment, "--systems", ",".join(OVERLAPS), *seeds, *where)
-            end = played(plan, here / "end", experiment, "--systems", OURS, "--seeds", "100", *where, *length(CLOSING))
-            timed = played(plan, here / "timed", experiment, *sized, *where, *length(most))
-            frame = pd.concat([of_ours(ours, closing(end)), of_others(timed, needed, periods)], ignore_index=True)
-            frames.append(frame.assign(workload=workload, profile=profile, device=device))
-    return frames
+
+    def play(name: str, systems: Sequence[str], *arguments: str) -> testbed.Run:
+        chosen = ["--systems", ",".join(systems)]
+        return played(plan, here / name, base.experiment, *chosen, *where, *arguments, jobs=1)
+
+    ours = play("ours", OVERLAPS, *seeds)
+    end = play("end", [OURS], "--seeds", "100", *length(CLOSING))
+    sized = ["--timing-only", "--sizes", os.path.relpath(base.run.folder), "--seeds", plan.seeds[0]]
+    most = max(base.needed) + max(base.periods.values())
+    timed = play("timed", list(base.periods), *sized, *length(most))
+    return pd.concat([of_ours(ours, closing(end)), of_others(timed, base.needed, base.periods)], ignore_index=True)
 
 
 def of_ours(run: testbed.Run, closing_s: float) -> pd.DataFrame:
