@@ -19,7 +19,8 @@ import numpy as np
 from testbed.harness.propose import DRAWN, proposal
 from testbed.systems.protocols.base import Knob
 
-SPACE = {"rate": Knob(low=1 / 16, high=16.0), "momentum": Knob(choices=(0.0, 0.9)), "knob": Knob(choices=(0, 1, 2))}
+SPACE = {"rate": Knob(low=10 / 16, high=160.0), "momentum": Knob(choices=(0.0, 0.9)), "knob": Knob(choices=(0, 1, 2))}
+BEFORE = {**SPACE, "rate": Knob(low=1 / 16, high=16.0)}  # the rate itself
 STANDING = {"rate": 1.0, "momentum": 0.9, "knob": 1}
 DIVERGES, FALL = 2.2, 0.25  # doublings of the best rate; how much time is lost a doubling beside it
 CUT, LIMIT = 1.3, 6.0  # times the best trial that a worse one is played; of a trial before there is a best one
@@ -74,7 +75,7 @@ def by_tpe(tried: Tried) -> dict[str, Any]:
         name: CategoricalDistribution(knob.choices)
         if knob.choices
         else FloatDistribution(knob.low, knob.high, log=True)
-        for name, knob in SPACE.items()
+        for name, knob in BEFORE.items()
     }
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=len(tried), n_startup_trials=DRAWN - 1))
     for settings, score in tried:

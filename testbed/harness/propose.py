@@ -22,11 +22,13 @@ def proposal(knobs: Mapping[str, Knob], tried: Sequence[tuple[Settings, float]])
     """The settings that promise most, to three digits; a function of nothing but what is given.
 
     Scores are times, compared by their ratios: the process models their logarithms, over the logarithms of what is
-    continuous and the places of choices in their order. What came to nothing counts as no better than the worst.
+    continuous and the places of choices in their order. What came to nothing counts as no better than the worst. Beside
+    a momentum it is not the rate that is searched but what that comes to in the long run, rate / (1 - momentum): by it
+    settings with and without momentum are alike, and what one has shown says something of the other.
 
     Parameters
     ----------
-    knobs : what is searched, by name
+    knobs : what is searched, by name; where `momentum` is, the range of `rate` is one of rates in the long run
     tried : settings and their score each, seconds that are to be few, or infinity; one at least
     """
     import optuna
@@ -40,11 +42,19 @@ def proposal(knobs: Mapping[str, Knob], tried: Sequence[tuple[Settings, float]])
     study = optuna.create_study(sampler=sampler)
     worst = max((score for _, score in tried if math.isfinite(score)), default=1.0)
     for settings, score in tried:
-        placed = {name: _place(knob, settings[name]) for name, knob in knobs.items()}
+        values = {**settings, "rate": long_run(settings)}
+        placed = {name: _place(knob, values[name]) for name, knob in knobs.items()}
         value = math.log(max(min(score, worst), SOONEST_S))
         study.add_trial(optuna.trial.create_trial(params=placed, distributions=space, value=value))
-    found = study.ask(space).params
-    return {name: _value(knob, found[name]) for name, knob in knobs.items()}
+    places = study.ask(space).params
+    found = {name: sorted(knob.choices)[places[name]] if knob.choices else places[name] for name, knob in knobs.items()}
+    found["rate"] *= 1 - found.get("momentum", 0.0)
+    return {name: value if knobs[name].choices else rounded(value) for name, value in found.items()}
+
+
+def long_run(settings: Settings) -> float:
+    """What each gradient adds to the weights by and by, times a rate of 1 without momentum."""
+    return float(settings["rate"] / (1 - settings.get("momentum", 0.0)))
 
 
 def _distribution(knob: Knob) -> BaseDistribution:
@@ -52,15 +62,12 @@ def _distribution(knob: Knob) -> BaseDistribution:
 
     if knob.choices:
         return IntDistribution(0, len(knob.choices) - 1)
-    return FloatDistribution(rounded(knob.low), rounded(knob.high), log=True)
+    return FloatDistribution(knob.low, knob.high, log=True)
 
 
 def _place(knob: Knob, value: Any) -> Any:
-    return sorted(knob.choices).index(knob.nearest(value)) if knob.choices else value
-
-
-def _value(knob: Knob, place: Any) -> Any:
-    return sorted(knob.choices)[place] if knob.choices else rounded(place)
+    nearest = knob.nearest(value)  # what is written to three digits may lie beyond an end
+    return sorted(knob.choices).index(nearest) if knob.choices else nearest
 
 
 def rounded(value: float) -> float:

@@ -33,7 +33,7 @@ from testbed.files import write_whole
 from testbed.harness import session
 from testbed.harness.lock import held
 from testbed.harness.pool import Errand, RunAll, run_all
-from testbed.harness.propose import proposal, rounded
+from testbed.harness.propose import long_run, proposal, rounded
 from testbed.record import info as info_file
 from testbed.record.info import MetricInfo
 from testbed.record.reader import load as load_run
@@ -42,7 +42,7 @@ from testbed.report.numbers.summary import measure
 from testbed.systems.protocols.base import Knob
 from testbed.workloads.optimizer import SGD
 
-SPAN = 16.0  # the rate is searched from this much below the experiment's to this much above it
+SPAN = 16.0  # the rate in the long run is searched from this much below the experiment's to this much above it
 TRIALS_FILE, ASKED_FILE = "trials.jsonl", "asked.json"
 PROBES = 20  # of a trial, at each of which it ends if it has reached its target, where the experiment has no probes
 NEVER = 1e9  # the score of a trial that came to nothing
@@ -140,35 +140,32 @@ def _tune_one(folder: Path, data: dict[str, Any], fabric: str, budget: Budget, s
     space, done = knobs(experiment, system), outcomes(folder)
     for number in range(len(done), budget.trials):
         tried = [(each.options, inf if each.score == NEVER else each.score) for each in done]
-        options = _rounded(proposal(space, tried) if tried else standing(experiment, system))
+        options = proposal(space, tried) if tried else standing(experiment, system)
         trial = attempt(experiment, system, options, budget.seeds, done)
         done.append(_play(trial, fabric, folder / f"trial-{number}", system, options, done))
         write_whole(folder / TRIALS_FILE, msgspec.json.Encoder().encode_lines(done))
 
 
 def knobs(experiment: Experiment, system: str) -> dict[str, Knob]:
-    """What is searched for a system: its rate, its momentum where it has one, and its own knobs."""
-    rate = experiment.training.schedule.rate
-    momentum = experiment.kind_of(system).own_momentum or isinstance(experiment.training.optimizer, SGD)
+    """What is searched for a system: its rate, its momentum where it has one, and its own knobs (see `proposal`)."""
+    training, kind = experiment.training, experiment.kind_of(system)
+    has_momentum = kind.own_momentum or isinstance(training.optimizer, SGD)
+    momentum = getattr(training.optimizer, "momentum", 0.0) if has_momentum else 0.0
+    rate = long_run({"rate": training.schedule.rate, "momentum": momentum})
     found = {"rate": Knob(low=rate / SPAN, high=rate * SPAN)}
-    return found | ({"momentum": Knob(choices=(0.0, 0.9))} if momentum else {}) | dict(experiment.kind_of(system).knobs)
+    return found | ({"momentum": Knob(choices=(0.0, 0.9))} if has_momentum else {}) | dict(kind.knobs)
 
 
 def standing(experiment: Experiment, system: str) -> dict[str, Any]:
-    """The values of a system's knobs in the experiment."""
+    """The values of a system's knobs in the experiment, the nearest ones that are searched."""
     options, training = experiment.systems[system], experiment.training
     of_training = {"rate": training.schedule.rate, "momentum": getattr(training.optimizer, "momentum", 0.0)}
     values = {}
     for name, knob in knobs(experiment, system).items():
         value = getattr(options, name)
         value = of_training[name] if value in (None, msgspec.UNSET) else value
-        values[name] = knob.nearest(value)
+        values[name] = rounded(value) if name == "rate" else knob.nearest(value)
     return values
-
-
-def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they are tried and written down, to three digits."""
-    return {name: rounded(value) if isinstance(value, float) else value for name, value in values.items()}
 
 
 def _play(

@@ -10,7 +10,7 @@ import pytest
 from testbed.harness.propose import proposal
 from testbed.systems.protocols.base import Knob
 
-KNOBS = {"rate": Knob(low=0.00125, high=0.32), "momentum": Knob(choices=(0.0, 0.9)), "kept": Knob(choices=(0.1, 0.01))}
+KNOBS = {"rate": Knob(low=0.0125, high=3.2), "momentum": Knob(choices=(0.0, 0.9)), "kept": Knob(choices=(0.1, 0.01))}
 STANDING: dict[str, Any] = {"rate": 0.02, "momentum": 0.9, "kept": 0.01}
 Tried = list[tuple[dict[str, Any], float]]
 
@@ -36,7 +36,8 @@ def test_a_search_comes_near_to_the_best() -> None:
     tried = search(10)
     assert min(score for _, score in tried) < 1.1 * 10 < tried[0][1]
     for settings, _ in tried:
-        assert 0.00125 <= settings["rate"] <= 0.32 and settings["rate"] == float(f"{settings['rate']:.3g}")
+        assert 0.0125 * 0.99 <= settings["rate"] / (1 - settings["momentum"]) <= 3.2 * 1.01
+        assert settings["rate"] == float(f"{settings['rate']:.3g}")
         assert settings["momentum"] in (0.0, 0.9) and settings["kept"] in (0.1, 0.01)
 
 

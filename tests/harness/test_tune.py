@@ -26,12 +26,15 @@ from testbed.systems.protocols.base import Knob
 BUDGET = Budget(trials=3, seeds=(100,))
 
 
+TRAINING: dict[str, Any] = {"steps": 12, "batch_size": 16, "schedule": {"kind": "constant", "rate": 0.02}}
+
+
 def small(**changes: Any) -> Experiment:
     tables: dict[str, Any] = {
         "systems": {"baseline": {}, "gaia": {}},
         "target": {"loss": 2.25, "window": 2},
         "run": {"seeds": [0, 1], "probe_steps": 2, "probe_images": 50},
-        "training": {"steps": 12, "batch_size": 16, "schedule": {"kind": "constant", "rate": 0.02}},
+        "training": TRAINING,
     }
     return experiment(**{**tables, **changes})
 
@@ -118,14 +121,6 @@ def test_a_trial_that_diverges_is_the_worst_and_the_search_goes_on(
     assert tried.score == tune.NEVER and not tried.reached and "diverged" in tried.said
 
 
-def test_what_was_tried_is_written_to_three_digits() -> None:
-    assert tune._rounded({"rate": 0.0123456, "levels": 3, "momentum": 0.9}) == {
-        "rate": 0.0123,
-        "levels": 3,
-        "momentum": 0.9,
-    }
-
-
 def test_damaged_trials_are_named(tmp_path: Path) -> None:
     (tmp_path / tune.TRIALS_FILE).write_text('{"options": {"rate": 0.1}, "score": "long"}\n')
     with pytest.raises(InputError, match=r"trials\.jsonl: .*score.*; delete it to search again"):
@@ -167,6 +162,9 @@ def test_a_system_has_its_own_knobs_and_what_it_is_of() -> None:
     assert tune.standing(it, "dgc") == {"rate": 0.02, "momentum": 0.9, "sparsity": 0.999}
     assert tune.standing(it, "mine") == {"rate": 0.3, "momentum": 0.0, "local_steps": 20}
     assert tune.standing(it, "weightgrad")["momentum"] in (0.0, 0.9)
+    assert tune.knobs(it, "dgc")["rate"] == Knob(low=0.02 / 16, high=0.02 * 16)
+    heavy = small(training={**TRAINING, "optimizer": {"kind": "sgd", "momentum": 0.9}})
+    assert tune.knobs(heavy, "baseline")["rate"].high == pytest.approx(0.2 * 16)  # in the long run
     adam = small(systems={"baseline": {}}, training={"steps": 4, "batch_size": 16, "optimizer": {"kind": "adam"}})
     assert set(tune.knobs(adam, "baseline")) == {"rate"}
 

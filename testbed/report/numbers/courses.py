@@ -179,6 +179,6 @@ def told(results: Sequence[Result], worst: Worst) -> str:
     if len(slower) > NAMED:
         slower = [*slower[: NAMED - 1], f"{len(slower) - NAMED + 1} others less"]
     parts = [f"steps take longer: {', '.join(slower)}"] if slower else []
-    parts += [f"{same} of {len(results)} systems are no slower"] if same else []
+    parts += [f"{same} of {len(results)} systems {'is' if same == 1 else 'are'} no slower"] if same else []
     parts += [f"done before: {', '.join(before)}"] if before else []
     return f"While {worst.course.name} is at {100 * worst.share:.2g} %, {'; '.join(parts)}"

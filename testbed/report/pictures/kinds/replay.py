@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
 
@@ -16,19 +17,19 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from testbed.record.info import RunInfo
 from testbed.record.reader import Result, Run
 from testbed.report.looks import look
 from testbed.report.numbers.asked import Target, experiment_of
 from testbed.report.numbers.courses import Course, Worst, courses_of, last_s, throughput, told, worst_of
-from testbed.report.numbers.reached import running_mean
-from testbed.report.numbers.sentences import conditions, title
+from testbed.report.numbers.curves import Curve, curves_of
+from testbed.report.numbers.sentences import conditions, judged, title
 from testbed.report.numbers.wording import clock
 from testbed.report.pictures import parts
 from testbed.report.pictures.registry import picture
 from testbed.report.pictures.style import INK, Sheet
 
 PANELS = 4  # links that are drawn
-POINTS = 600  # of a loss; more cannot be told apart
 LINE = 165  # characters of the small print
 ASKED = "#DCE3EC"  # the area under what the trace asked
 
@@ -51,7 +52,7 @@ def replay(run: Run, frame: pd.DataFrame) -> Figure | None:
     axes = body.subplots(len(shown) + 1, 1, sharex=True, height_ratios=[*[1.5] * len(shown), 3.0])
     for panel, course in zip(axes, shown, strict=False):
         _draw_link(panel, course, results, end_s)
-    _draw_losses(axes[-1], results, Target.of(run.info))
+    _draw_losses(axes[-1], curves_of(replace(run, results=results)), run.info)
     if worst is not None:
         _shade(axes, worst)
     axes[-1].set_xlim(0, end_s)
@@ -116,24 +117,19 @@ def _draw_link(axes: Axes, course: Course, results: Sequence[Result], end_s: flo
     axes.yaxis.set_major_locator(MaxNLocator(4))
 
 
-def _draw_losses(axes: Axes, results: Sequence[Result], target: Target) -> None:
-    for result in results:
-        style, (time_s, smooth) = look(result.system), _thinned(result, target.window)
-        axes.plot(time_s, smooth, color=style.color, ls=style.line, lw=2.0, zorder=3)
-        axes.plot(time_s[-1], smooth[-1], style.marker, color=style.color, ms=6, zorder=4, clip_on=False)
+def _draw_losses(axes: Axes, curves: Sequence[Curve], info: RunInfo) -> None:
+    target = Target.of(info)
+    for curve in curves:
+        style = look(curve.system)
+        axes.plot(curve.time_s, curve.smooth, color=style.color, ls=style.line, lw=2.0, zorder=3)
+        end = curve.time_s[-1:], curve.smooth[-1:]
+        axes.plot(*end, style.marker, color=style.color, ms=6, zorder=4, clip_on=False)
     if target.loss is not None:
         axes.axhline(target.loss, color=INK.text, lw=1.1, ls=parts.DASHES, zorder=2, label=f"target {target.loss:g}")
         axes.legend(loc="upper right", frameon=False)
     limits = axes.get_ylim()  # single steps must not squeeze the means
-    for result in results if len(results) <= parts.RAW_LINES else ():
-        axes.plot(*_thinned(result, 1), color=look(result.system).color, lw=0.6, alpha=0.25, zorder=1)
+    for curve in curves if len(curves) <= parts.RAW_LINES else ():
+        axes.plot(curve.time_s, curve.raw, color=look(curve.system).color, lw=0.6, alpha=0.25, zorder=1)
     axes.set_ylim(limits)
     axes.set_title("Training loss by time", fontsize=10)
-    axes.set_ylabel(f"loss (mean of {target.window} steps)")
-
-
-def _thinned(result: Result, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Times and running mean of the losses, at most about POINTS of them, the last among them."""
-    loss, time_s = result.steps["loss"].to_numpy(), result.steps["time_s"].to_numpy()
-    stride = -(-len(loss) // POINTS)
-    return time_s[::-stride][::-1], running_mean(loss, min(window, len(loss)))[::-stride][::-1]
+    axes.set_ylabel(f"loss ({judged(info)})")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from textwrap import fill
 
@@ -18,10 +18,9 @@ from matplotlib.ticker import LogLocator, NullLocator
 from testbed.record.reader import Run
 from testbed.record.series import Axis, Grid, grid, labels
 from testbed.report.looks import look
-from testbed.report.numbers.asked import Target
+from testbed.report.numbers.curves import curves_of
 from testbed.report.numbers.faultless import against_faultless
 from testbed.report.numbers.interval import half_width
-from testbed.report.numbers.reached import running_mean
 from testbed.report.numbers.sentences import title
 from testbed.report.pictures import parts
 from testbed.report.pictures.against import against
@@ -111,10 +110,8 @@ def _losses(axes: Axes, runs: Sequence[Run], over: Grid, column: str, label: str
     """Training loss of the only system, a line for each run; later ones darker."""
     shades = matplotlib.colormaps["viridis_r"](np.linspace(0.2, 0.95, len(runs)))
     for run, name, shade in zip(runs, over.at, shades, strict=True):
-        for result in run.results[:1]:
-            loss = running_mean(result.steps["loss"].to_numpy(), min(Target.of(run.info).window, len(result.steps)))
-            x = result.steps[column] + (1 if column == "step" else 0)
-            axes.plot(x, loss, color=shade, lw=2, label=over.called(name))
+        for curve in curves_of(replace(run, results=run.results[:1])):
+            axes.plot(getattr(curve, column), curve.smooth, color=shade, lw=2, label=over.called(name))
     axes.set(xlabel=label, title=f"Training loss by {'step' if column == 'step' else 'time'}")
     axes.legend(frameon=False, title=over.name)
 
