@@ -82,7 +82,7 @@ class Assembly:
         it = self.experiment
         dataset = data.load(it.data, allow_download=self._allow_download, on_notice=self._on_notice)
         it.data.check(dataset)
-        workload = Workload(it.model, dataset, self.device)
+        workload = Workload(it.model, dataset, self.device, it.compute.precision)
         if (metric := it.target.metric) is not msgspec.UNSET and metric not in workload.metrics:
             known = nearest(metric, workload.metrics)
             raise InputError(f"target.metric: data set '{dataset.name}' has no metric '{metric}'{known}")

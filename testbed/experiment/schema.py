@@ -81,6 +81,9 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     With `gpus_per_worker` a worker is a machine of so many GPUs: each computes the gradient of its part of the worker's
     batch at the same time as the others, and before anything is coded or sent they add them up over `gpu_link`
     (`testbed.roles.gpu_links`), which is charged as computing.
+
+    `fp32_precision` is how a real GPU multiplies float32 in gradients: "tf32", with 10 bits of fraction on its matrix
+    units, or "ieee". It is no part of the modelled device.
     """
 
     device: str = AUTO
@@ -89,6 +92,7 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sizes: str | dict[str, Part] | msgspec.UnsetType = msgspec.UNSET
     gpus_per_worker: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)] | msgspec.UnsetType = msgspec.UNSET
     gpu_link: str | msgspec.UnsetType = msgspec.UNSET
+    fp32_precision: Literal["ieee", "tf32"] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.sizes is not msgspec.UNSET and self.math != "none":
@@ -101,6 +105,11 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("gpus_per_worker: of 2 or more is needed with gpu_link")
         if self.gpus > 1 and self.device == MEASURED:
             raise ValueError("device: several GPUs a worker are modelled and not measured; name a device")
+
+    @property
+    def precision(self) -> Literal["ieee", "tf32"]:
+        """Of a gradient's products on a real GPU."""
+        return "tf32" if isinstance(self.fp32_precision, msgspec.UnsetType) else self.fp32_precision
 
     @property
     def gpus(self) -> int:

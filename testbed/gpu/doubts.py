@@ -31,6 +31,7 @@ class Doubts:
     def __init__(self, names: Sequence[str], device: torch.device) -> None:
         self._names = list(names)
         self._peaks = torch.zeros(len(self._names), device=device)
+        self._last: Tensor | None = None
         if self._names:
             _open.add(self)
 
@@ -38,12 +39,23 @@ class Doubts:
         """Take in magnitudes (float32 [layers]); NaN and infinity stay."""
         torch.maximum(self._peaks, peaks, out=self._peaks)
 
+    def keep(self, vector: Tensor) -> None:
+        """Take in the magnitude of a vector, the one layer, only when it is asked for and if no other came after it.
+
+        Nobody writes to it. Where a sum takes in what is not finite, so are all later ones.
+        """
+        self._last = vector
+
     def forget(self) -> None:
         """Begin anew."""
+        self._last = None
         self._peaks.zero_()
 
     def worst(self) -> Tensor:
         """A scalar that is finite where all magnitudes were."""
+        if self._last is not None:
+            self.note(torch.linalg.vector_norm(self._last, float("inf")).view(1))
+            self._last = None
         return self._peaks.sum()
 
     def error(self) -> CodecError | None:

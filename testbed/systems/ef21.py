@@ -60,6 +60,7 @@ class EF21(CodecSystem):
     tolerant = False
     own_momentum = True
     options_type = EF21Options
+    of_all = (*CodecSystem.of_all, "mean")
     knobs: ClassVar[Mapping[str, Knob]] = {"kept": Knob(choices=(0.001, 0.01, 0.1))}
     options: EF21Options
 

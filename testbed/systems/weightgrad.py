@@ -41,6 +41,7 @@ import torch
 
 from testbed.codecs.base import Key
 from testbed.codecs.floats import Float32
+from testbed.codecs.resident import decoded_once
 from testbed.codecs.ternary import Ternary, ThresholdTernary
 from testbed.gpu.moves import is_far, numbers, of_largest
 from testbed.message import Message
@@ -308,7 +309,7 @@ class WeightGrad(System):
         return self.weights.encode(state.weights, importance=self._optimizer().importance(state.optimizer))
 
     def _decode_weights(self, message: Message) -> torch.Tensor:
-        return self.carrier.decode(message.buffers)
+        return decoded_once(self.carrier, message.buffers)
 
     # Results
 

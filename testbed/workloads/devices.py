@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import ceil, floor
+from typing import Literal
 
 import torch
 
 from testbed.errors import InputError
 from testbed.gpu import standin
+
+Precision = Literal["ieee", "tf32"]
 
 
 def device(name: str) -> torch.device:
@@ -56,7 +61,7 @@ def share(workers: int, gpus: int) -> float:
 
 
 def _repeatably() -> None:
-    """Have a GPU's libraries give the same bits each time, and float32 where float32 is asked for.
+    """Have a GPU's libraries give the same bits each time, and multiply float32 as such but in gradients.
 
     Left to themselves they add in whatever order is fastest at that moment, and multiply with 10 bits of fraction.
     """
@@ -64,4 +69,21 @@ def _repeatably() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    _allow_tf32(False)
+
+
+@contextmanager
+def multiplied(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Within it a GPU multiplies float32 so: "ieee", or "tf32" with 10 bits of fraction, on its matrix units."""
+    if device.type != "cuda" or precision == "ieee":
+        yield
+        return
+    _allow_tf32(True)
+    try:
+        yield
+    finally:
+        _allow_tf32(False)
+
+
+def _allow_tf32(allowed: bool) -> None:
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed

@@ -3,8 +3,9 @@
 1. A worker's gradient is asked for at one instant of the run's clock and needed at a later one. What is asked for at
    one instant is computed together, before the clock goes on (`run`); it is the gradient at the weights of the moment
    it was asked for, which are copied then.
-2. The gradients of k workers are one graph for each k, in which each is a branch of its own: the same operations as
-   alone, so that bits do not depend on who is computed together with whom.
+2. The gradients of k workers are one graph for each k: one pass over all their batches (`stacked`) where that gives
+   each worker's own gradient, which is seen by comparing the two once; else a branch for each. Who is computed together
+   with whom depends on the run's clock alone, so that a run's bits do not depend on where it was resumed.
 3. What a batch is made of is drawn on the CPU and goes up in one transfer for all of them; the batch is made from the
    data set on the device, in the graph (`Dataset.drawn`, `Dataset.made`).
 4. A network that draws random numbers (dropout) is launched for one worker at a time, with that worker's seed. Where
@@ -17,6 +18,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -26,8 +29,10 @@ from testbed.gpu.graphs import Captured, branches, can_capture, captured
 from testbed.gpu.moves import refill
 from testbed.gpu.notes import note
 from testbed.workloads.data.base import Dataset
+from testbed.workloads.devices import Precision, multiplied
 from testbed.workloads.factored import factored, size_of
 from testbed.workloads.flat import FlatModel
+from testbed.workloads.stacked import NotStackable, Stacked, is_like, may_stack
 
 if TYPE_CHECKING:
     from testbed.workloads.learner import Learner
@@ -59,6 +64,24 @@ class _Asked:
     drawn: tuple[Tensor, ...]
     loss: Tensor
     gradient: Tensor
+    weights: Tensor
+    version: int  # how many times they had been written to
+    slot: int  # where they were copied to
+
+
+class Form(NamedTuple):
+    """What one graph computes.
+
+    Parameters
+    ----------
+    gradients : how many
+    rule : how each is computed
+    alike : how many in a row are at the same weights
+    """
+
+    gradients: int
+    rule: Rule
+    alike: int
 
 
 class Launches:
@@ -68,22 +91,29 @@ class Launches:
     ----------
     model, dataset
         What is trained.
+    precision
+        Of products and convolutions of float32 (`precision`).
 
     Attributes
     ----------
     together
-        Whether gradients may wait for others of the same instant; whoever sets it calls `run` before time passes.
+        Whether gradients may wait for others; whoever sets it says with `needed` until when, and calls `run` then.
+    due_s
+        On the run's clock, when the first of those that wait is needed.
     """
 
-    def __init__(self, model: FlatModel, dataset: Dataset) -> None:
+    def __init__(self, model: FlatModel, dataset: Dataset, precision: Precision = "tf32") -> None:
         self.together = False
-        self._model, self._dataset = model, dataset
+        self.due_s = inf
+        self._model, self._dataset, self._precision = model, dataset, precision
         self._asked: list[_Asked] = []
-        self._weights: list[Tensor] = []  # of each place in a launch, which graphs work on
+        self._weights: list[Tensor] = []  # a slot for each that differ, which graphs work on
         self._parts: list[Tensor] = []  # what batches are made of, [places, ...] each
-        self._seen: set[tuple[int, Rule]] = set()  # how many together, and how
-        self._graphs: dict[tuple[int, Rule], Captured[list[Outcome]] | None] = {}
+        self._seen: set[Form] = set()
+        self._graphs: dict[Form, Captured[list[Outcome]] | None] = {}
+        self._stacks: dict[Rule, bool] = {}  # whether one pass gives each worker's gradient
         self._draws: bool | None = None  # whether the network draws random numbers; None: not seen yet
+        self._without_due = False
 
     def gradient(self, learner: Learner, weights: Tensor, step: int, as_factors: bool = False) -> Outcome:
         """Loss (scalar) and gradient on the device, which are there once `run` has been called.
@@ -94,28 +124,46 @@ class Launches:
         rule = Rule(as_factors, 0.0 if as_factors else learner.weight_decay, learner.clip_norm)
         if self._asked and (len(self._asked) == MOST_TOGETHER or not self._alike(rule, drawn)):
             self.run()
-        place = len(self._asked)
-        while place >= len(self._weights):
-            self._weights.append(torch.empty(self._model.layout.size, device=self._model.device))
-        refill(self._weights[place], weights)
+        slot = self._slot(weights)
         layout = self._model.layout
         size = size_of(layout, learner.batch_size) if as_factors else layout.size
         loss, gradient = (torch.empty(shape, device=self._model.device) for shape in ((), size))
-        self._asked.append(_Asked(learner, step, rule, drawn, loss, gradient))
-        if not self.together or self._draws is not False:
+        self._asked.append(_Asked(learner, step, rule, drawn, loss, gradient, weights, weights._version, slot))
+        self._without_due = True
+        if self._draws is None:
+            self._draws = self._seen_to_draw()
+        if not self.together or self._draws:
             self.run()
         return loss, gradient
 
+    def needed(self, at_s: float) -> None:
+        """What was asked for since the last call is needed at this moment of the run's clock."""
+        if self._without_due:
+            self.due_s, self._without_due = min(self.due_s, at_s), False
+
     def run(self) -> None:
         """Compute what has been asked for."""
+        self.due_s, self._without_due = inf, False
         if not self._asked:
             return
-        asked, self._asked = self._asked, []
+        asked, self._asked = sorted(self._asked, key=lambda each: each.slot), []
+        groups = [list(group) for _, group in groupby(asked, key=lambda each: each.slot)]
+        if len({len(group) for group in groups}) == 1:
+            self._launch(asked, len(groups[0]))
+            return
+        for slot, group in enumerate(groups):
+            if slot:
+                self._weights[0].copy_(self._weights[slot])
+            self._launch(group, len(group))
+
+    def _launch(self, asked: Sequence[_Asked], alike: int) -> None:
+        """Compute gradients of which so many in a row are at the same weights, which lie in the first slots."""
+        form = Form(len(asked), asked[0].rule, alike)
         self._bring([each.drawn for each in asked])
-        graph = self._graph(len(asked), asked[0])
+        graph = self._graph(form, asked[0])
         if graph is None:
-            with self._training(asked[0]):
-                outcomes = self._all(len(asked), asked[0].rule)
+            with self._training(asked[0]), multiplied(self._precision, self._model.device):
+                outcomes = self._all(form)
         else:
             with self._training(asked[0]) if self._draws else nullcontext():
                 graph.launch()
@@ -125,7 +173,27 @@ class Launches:
 
     def forget(self) -> None:
         """Whoever asked is gone."""
-        self._asked = []
+        self._asked, self.due_s = [], inf
+
+    def _slot(self, weights: Tensor) -> int:
+        """Where these weights lie, copied as they are now; once for all who ask at the same ones."""
+        for each in self._asked:
+            if each.weights is weights and each.version == weights._version:
+                return each.slot
+        slot = 1 + max((each.slot for each in self._asked), default=-1)
+        if slot == len(self._weights):
+            self._weights.append(torch.empty(self._model.layout.size, device=self._model.device))
+        refill(self._weights[slot], weights)
+        return slot
+
+    def _seen_to_draw(self) -> bool:
+        """Whether the network draws random numbers, seen by computing the first gradient for nothing."""
+        (asked,) = self._asked
+        self._bring([asked.drawn])
+        with self._training(asked), multiplied(self._precision, self._model.device):
+            before = _random_state(self._model.device)
+            self._one(0, asked.rule, 0)
+            return not torch.equal(before, _random_state(self._model.device))
 
     def _alike(self, rule: Rule, drawn: Sequence[Tensor]) -> bool:
         """Whether a gradient can be computed together with those that have been asked for."""
@@ -151,37 +219,78 @@ class Launches:
         """Within it the network drops what it is to drop for this worker and step."""
         return self._model.training(asked.learner.dropout(asked.step))
 
-    def _graph(self, count: int, asked: _Asked) -> Captured[list[Outcome]] | None:
-        """The graph of so many gradients, which is captured at the second time; None where there is none."""
-        key = count, asked.rule
-        if key not in self._seen:
-            self._seen.add(key)
+    def _graph(self, form: Form, asked: _Asked) -> Captured[list[Outcome]] | None:
+        """The graph of a form, which is captured at the second time; None where there is none."""
+        if form not in self._seen:
+            self._seen.add(form)
             return None
-        if key not in self._graphs:
-            with self._training(asked):
-                self._graphs[key] = self._capture(*key)
-        return self._graphs[key]
+        if form not in self._graphs:
+            with self._training(asked), multiplied(self._precision, self._model.device):
+                self._graphs[form] = self._capture(form)
+        return self._graphs[form]
 
-    def _capture(self, count: int, rule: Rule) -> Captured[list[Outcome]] | None:
+    def _capture(self, form: Form) -> Captured[list[Outcome]] | None:
         if not can_capture(self._model.device):
             return None
-        parts = [partial(self._one, place, rule) for place in range(count)]
         try:
-            return captured(lambda: branches(parts, self._model.device), self._model.device)
+            return captured(lambda: self._computed(form), self._model.device)
         except RuntimeError as error:
             note(f"gradients are launched operation by operation: {error}")
             return None
 
-    def _all(self, count: int, rule: Rule) -> list[Outcome]:
+    def _all(self, form: Form) -> list[Outcome]:
         """The gradients at the first places, operation by operation."""
-        before = _random_state(self._model.device)
-        outcomes = [self._one(place, rule) for place in range(count)]
-        self._draws = bool(self._draws) or not torch.equal(before, _random_state(self._model.device))
-        return outcomes
+        if form.gradients > 1 and form.rule not in self._stacks:
+            self._stacks[form.rule] = self._can_stack(form)
+        return self._computed(form)
 
-    def _one(self, place: int, rule: Rule) -> Outcome:
-        """The gradient at one place; see `Learner.gradient` and `Learner.factors`."""
-        parameters = self._model.views(self._weights[place])
+    def _computed(self, form: Form) -> list[Outcome]:
+        """The gradients at the first places, all in one pass or side by side."""
+        if form.gradients > 1 and self._stacks.get(form.rule):
+            return self._stacked(form)
+        parts = [partial(self._one, place, form.rule, place // form.alike) for place in range(form.gradients)]
+        return branches(parts, self._model.device)
+
+    def _can_stack(self, form: Form) -> bool:
+        """Whether one pass over all batches gives what each worker's own gives; waits for the device."""
+        if form.rule.as_factors or self._draws or not may_stack(self._model.module):
+            return False
+        try:
+            together = self._stacked(form)
+        except (NotStackable, RuntimeError, TypeError, ValueError) as error:
+            note(f"each worker's gradient is computed by itself: {error}")
+            return False
+        last = form.gradients - 1
+        alone = self._one(last, form.rule, last // form.alike)
+        if all(map(is_like, together[last], alone)):
+            return True
+        note("each worker's gradient is computed by itself: examples of a batch have to do with one another")
+        return False
+
+    def _stacked(self, form: Form) -> list[Outcome]:
+        """The gradients at the first places, in one pass."""
+        count, rule, alike = form
+        weights = torch.stack([self._weights[place // alike] for place in range(count)])
+        parts = [(weights[:, layer.slice], layer.shape) for layer in self._model.layout]
+        stacks = [part.view(count, *shape).detach().requires_grad_() for part, shape in parts]
+        shown = [stack.detach()[0] for stack in stacks]
+        inputs, targets = self._dataset.made([part[:count].flatten(0, 1) for part in self._parts])
+        with Stacked(shown, stacks, len(inputs), alike):
+            outputs = self._model(inputs, shown)
+        losses = self._dataset.losses(outputs, targets, count)
+        derivatives = torch.autograd.grad(losses.sum(), stacks, allow_unused=True, materialize_grads=True)
+        gradients = torch.cat([part.reshape(count, -1) for part in derivatives], 1)
+        if rule.decay:
+            gradients.add_(weights, alpha=rule.decay)
+        if rule.bound is not None:
+            norms = linalg.vector_norm(gradients, dim=1, keepdim=True).double()
+            gradients.mul_((rule.bound / norms).clamp(max=1.0).float())
+        return list(zip(losses.detach().unbind(), gradients.unbind(), strict=True))
+
+    def _one(self, place: int, rule: Rule, slot: int) -> Outcome:
+        """The gradient of one batch at the weights in a slot; see `Learner.gradient` and `Learner.factors`."""
+        weights = self._weights[slot]
+        parameters = self._model.views(weights)
         inputs, targets = self._dataset.made([part[place] for part in self._parts])
 
         def loss() -> Tensor:
@@ -194,7 +303,7 @@ class Launches:
         derivatives = torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
         gradient = torch.cat([part.reshape(-1) for part in derivatives])
         if rule.decay:
-            gradient.add_(self._weights[place], alpha=rule.decay)
+            gradient.add_(weights, alpha=rule.decay)
         if rule.bound is not None:
             gradient.mul_((rule.bound / linalg.vector_norm(gradient).double()).clamp(max=1.0))
         return value.detach(), gradient

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +113,10 @@ def batch_indices(shard: Indices, seed: int, worker: int, step: int, batch_size:
     epochs, places = np.divmod(positions, len(shard))
     batch = np.empty(batch_size, np.int64)
     for epoch in range(epochs[0], epochs[-1] + 1):
-        order = generator(seed, Purpose.ORDER, worker, epoch).permutation(len(shard))
-        batch[epochs == epoch] = shard[order[places[epochs == epoch]]]
+        batch[epochs == epoch] = shard[_order(seed, worker, epoch, len(shard))[places[epochs == epoch]]]
     return batch
+
+
+@lru_cache(maxsize=256)  # of so many workers an epoch's order is drawn once, and not for each batch
+def _order(seed: int, worker: int, epoch: int, size: int) -> Indices:
+    return generator(seed, Purpose.ORDER, worker, epoch).permutation(size)

@@ -17,6 +17,7 @@ from testbed.workloads import options as named
 from testbed.workloads.config import Training
 from testbed.workloads.data.augment import fits
 from testbed.workloads.data.base import DATASETS, Data, Dataset, Metric, size_text
+from testbed.workloads.devices import Precision
 from testbed.workloads.evaluation import Evaluation, evaluate, train_loss
 from testbed.workloads.flat import FlatModel, forward_flops
 from testbed.workloads.launches import Launches
@@ -39,6 +40,8 @@ class Workload:
         An open data set.
     device
         Where the math runs.
+    precision
+        Of a gradient's products on a GPU (`devices.multiplied`).
 
     Attributes
     ----------
@@ -51,9 +54,11 @@ class Workload:
         The model cannot take the data set's examples, or be built as its options say.
     """
 
-    def __init__(self, model: Model, dataset: Dataset, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, model: Model, dataset: Dataset, device: torch.device | str = "cpu", precision: Precision = "tf32"
+    ) -> None:
         keep_freed()
-        self.model = model
+        self.model, self._precision = model, precision
         self.device = torch.device(device)
         self.dataset = dataset.fit(model.input, self.device)
 
@@ -65,7 +70,7 @@ class Workload:
     @cached_property
     def launches(self) -> Launches | None:
         """What computes all workers' gradients on a device; None on the CPU, where each computes its own."""
-        return None if self.device.type == "cpu" else Launches(self.flat, self.dataset)
+        return None if self.device.type == "cpu" else Launches(self.flat, self.dataset, self._precision)
 
     @property
     def layout(self) -> Layout:

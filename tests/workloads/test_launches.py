@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from testbed.gpu import graphs
 from testbed.gpu.standin import DEVICE, NAME, standin
@@ -21,6 +22,7 @@ from testbed.workloads.devices import alone, dealt, device, share
 from testbed.workloads.launches import MOST_TOGETHER
 from testbed.workloads.learner import Learner
 from testbed.workloads.models.base import of
+from testbed.workloads.models.plain import tiny
 
 SHARD = np.arange(0, 300, 2)
 
@@ -71,6 +73,10 @@ def test_a_gradient_on_a_device_is_the_cpus(dataset: LabelledImages, training: d
     same_everywhere(Model(name="tiny"), dataset, **training)
 
 
+def test_so_is_one_of_convolutions(dataset: LabelledImages) -> None:
+    same_everywhere(Model(name="cifarnet"), dataset)
+
+
 @pytest.mark.parametrize("training", [{"weight_decay": 0.01}, {"clip_norm": 0.1}, {"augment": False}])
 def test_so_are_its_factors(dataset: LabelledImages, training: dict[str, Any]) -> None:
     same_everywhere(Model(name="tiny"), dataset, factors, **training)
@@ -108,21 +114,22 @@ def test_so_does_a_data_set_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize("asked", [gradient, factors])
-def test_eight_gradients_are_one_launch(dataset: LabelledImages, asked: Any) -> None:
+@pytest.mark.parametrize("differ", [1, 2, 8])
+def test_eight_gradients_are_one_launch(dataset: LabelledImages, asked: Any, differ: int) -> None:
     with standin() as counts:
         there = learners(Model(name="tiny"), dataset, NAME, count=8)
         launches = there[0]._launches
         assert launches is not None
         launches.together = True
-        weights = torch.zeros(there[0].model.layout.size).to(DEVICE)
+        weights = [torch.zeros(there[0].model.layout.size).to(DEVICE) for _ in range(differ)]
         for step in range(4):
             before, graphs_before = counts.launches, counts.graphs
             waits, ups = counts.waits, counts.ups
-            for each in there:
-                asked(each, weights, step)
+            for number, each in enumerate(there):
+                asked(each, weights[number % differ], step)
             launches.run()
         assert counts.graphs - graphs_before == 1
-        assert counts.launches - before == 8 + 1 + 1  # the weights' copies, the graph, one copy of all results
+        assert counts.launches - before == differ + 1 + 1  # the weights' copies, the graph, one copy of all results
         assert counts.ups - ups == 1
         assert counts.waits == waits
 
@@ -151,6 +158,76 @@ def test_more_than_fit_are_launched_in_turns(dataset: LabelledImages) -> None:
         alone = [each.gradient(weights, 0) for each in there[-2:]]
         launches.run()
         assert torch.equal(found[-1].cpu(), alone[-1][1].cpu())
+
+
+def test_workers_at_unequal_shares_of_weights_are_launched_by_weights(dataset: LabelledImages) -> None:
+    with standin() as counts:
+        there = learners(Model(name="tiny"), dataset, NAME, count=3)
+        launches = there[0]._launches
+        assert launches is not None
+        two = [torch.full((there[0].model.layout.size,), value).to(DEVICE) for value in (0.01, 0.02)]
+        alone = [gradient(each, two[k // 2], 0) for k, each in enumerate(there)]
+        launches.together = True
+        for _ in range(3):
+            graphs_before = counts.graphs
+            found = [gradient(each, two[k // 2], 0) for k, each in enumerate(there)]
+            launches.run()
+            for (loss, part), (other_loss, other) in zip(found, alone, strict=True):
+                assert torch.allclose(loss.cpu(), other_loss.cpu())
+                assert torch.allclose(part.cpu(), other.cpu(), rtol=1e-5, atol=1e-7)
+        assert counts.graphs - graphs_before == 2
+
+
+class Centred(nn.Module):
+    """A network in which an example's scores depend on the others of its batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = tiny(10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.inner(x)
+        return scores - scores.mean(0)
+
+
+class Squared(nn.Module):
+    """A network that does with a parameter what is not known how to do for several workers at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(10, 3 * 24 * 24) / 100)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1) @ self.weight.square().T
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [(Centred, "examples of a batch have to do with one another"), (Squared, "square of a parameter")],
+)
+def test_what_one_pass_cannot_do_each_does_by_itself(
+    dataset: LabelledImages, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: Any, why: str
+) -> None:
+    monkeypatch.setattr(Model, "build", lambda self, outputs: module())
+    same_everywhere(Model(name="tiny"), dataset)
+    assert f"each worker's gradient is computed by itself: {why}" in capsys.readouterr().err
+
+
+def test_one_pass_is_made_where_it_can_be(dataset: LabelledImages, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any) -> Any:
+        raise AssertionError("alone")
+
+    with standin():
+        there = learners(Model(name="cifarnet"), dataset, NAME)
+        launches = there[0]._launches
+        assert launches is not None
+        launches.together = True
+        weights = torch.zeros(there[0].model.layout.size).to(DEVICE)
+        for step in range(3):
+            for each in there:
+                gradient(each, weights, step)
+            launches.run()
+            monkeypatch.setattr(launches, "_one", refuse)
 
 
 @pytest.mark.parametrize("asked", [gradient, factors])

@@ -103,6 +103,11 @@ def placed(codec: Any, device: torch.device) -> Any:
     return OnHost(codec, device) if twin is None else twin(codec, device)
 
 
+def decoded_once(codec: Any, buffers: WireBuffers) -> Tensor:
+    """What a message decodes to, not to be written to: on a device the same tensor for all who get the message."""
+    return codec.shared(buffers) if isinstance(codec, Resident) else codec.decode(buffers)
+
+
 class OnHost:
     """A codec without a twin: vectors are on the device, its messages on the CPU.
 

@@ -73,8 +73,10 @@ class VirtualNode(Node):
             finish(result)
         spent_s = perf_counter() - began_s if self._device is None else self._device.seconds(work)
         spent_s = self.lasting(spent_s, self.now())
-        if not spent_s and self.launches is not None:
-            self.launches.run()  # what is asked for is needed at once
+        if self.launches is not None:
+            self.launches.needed(self.now() + spent_s)
+            if not spent_s:
+                self.launches.run()
         self.ledger.charged(work, spent_s, self.now(), fn)
         await asyncio.sleep(spent_s)
         return result
@@ -102,7 +104,7 @@ class VirtualFabric(Fabric):
     tcp : what TCP costs; None for nothing
     patience_s : bound of a wait in which nothing happens but what the schedule has
     timeline_steps : of so many steps each computation and message is recorded, unless there are more than `FEW_HOSTS`
-    launches : where gradients are computed on a device: all that are asked for at one instant together
+    launches : where gradients are computed on a device: all that are asked for before one of them is needed together
     """
 
     def __init__(
@@ -143,6 +145,8 @@ class VirtualFabric(Fabric):
         if checkpoint is not None:
             for name, state in self._states.items():
                 state_file.load(state_path(checkpoint, name), state)
+        if self._compute.device is not None and not self._schedule.tells_roles_apart:
+            self._system.unite(self._states)
         self._clock_s = clock_s
 
     def segment(self, stop_at: int) -> float:
@@ -165,7 +169,7 @@ class VirtualFabric(Fabric):
                 raise KeyboardInterrupt
             if self._probed_enough:
                 raise ProbedEnough(loop.time())
-            if self._launches is not None:
+            if self._launches is not None and when_s >= self._launches.due_s:
                 self._launches.run()
             when_s = min(when_s, replay.next_s)
             for meter in meters:
@@ -198,6 +202,8 @@ class VirtualFabric(Fabric):
             self._connect(node, nodes, network, folds)
         try:
             loop.run_until_complete(self._play(nodes, stop_at))
+            if self._launches is not None:
+                self._launches.run()  # what one who is gone had asked for
             self._clock_s = loop.time()
             self._close(meters, self._clock_s)
         except EndedEarly as end:

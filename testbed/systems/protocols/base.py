@@ -257,6 +257,12 @@ class System(ABC):
     def initial_state(self, name: str) -> Any:
         """The state that role `name` starts from."""
 
+    def unite(self, states: Mapping[str, Any]) -> None:  # noqa: B027, most have nothing that stays equal
+        """Let what stays equal in all workers' states be one, where one process plays them all and takes no time.
+
+        What is made of it once is there for all: a fabric must not measure how long that takes.
+        """
+
     @abstractmethod
     async def worker(self, node: Node, state: Any) -> None:
         """A worker machine."""

@@ -171,9 +171,11 @@ class CodecSystem(ReplicaSystem):
         mean = self.add(node, sums).div_(self.present_in(kind_of(node.clients[0]), sums))
         return Message("mean", step, self.encode(node, mean, step, state.memory), decision)
 
-    def take(self, replica: Replica, answer: Message, step: int) -> None:
+    def heard(self, replica: Replica, answer: Message) -> None:
         if isinstance(replica, WorkerState):
             self.told(replica.memory, answer.numbers)
+
+    def take(self, replica: Replica, answer: Message, step: int) -> None:
         mean = self.codecs["gs"].decode(self.entropy.opened("gs", answer).buffers)
         replica.update(self.task, mean, step, self.optimizer())
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from testbed.codecs.floats import Float32
+from testbed.codecs.resident import decoded_once
 from testbed.message import Message
 from testbed.roles.attendance import answered, caught_up
 from testbed.roles.compute import Work
@@ -72,7 +73,7 @@ class RegionalSystem(System):
             await node.send(node.lps, request)
             answer = await answered(node, request, self.tolerance)
             work = self.task.decoding(self.floats, answer)
-            state.weights = await node.compute(work, self.floats.decode, answer.buffers)
+            state.weights = await node.compute(work, decoded_once, self.floats, answer.buffers)
             state.step = answer.step
             if answer.step == step:  # else it was too late to count
                 node.step_done(step, loss)
@@ -80,7 +81,8 @@ class RegionalSystem(System):
 
     async def rejoin(self, node: Node, state: WorkerState) -> None:
         told = await caught_up(node, self.tolerance)
-        state.weights = await node.compute(self.task.decoding(self.floats, told), self.floats.decode, told.buffers)
+        work = self.task.decoding(self.floats, told)
+        state.weights = await node.compute(work, decoded_once, self.floats, told.buffers)
         state.step = told.step + 1
 
     def copy_parts(self) -> tuple[int, torch.Tensor, Any, EMA | None]:

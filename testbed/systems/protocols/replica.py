@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -81,10 +81,12 @@ class ReplicaSystem(System):
 
     tolerant = True
     returning = ("worker", "lps")
+    of_all: ClassVar[tuple[str, ...]] = ("weights", "optimizer")  # the fields that are equal in all replicas
 
     def __init__(self, task: Task, options: Any) -> None:
         super().__init__(task, options)
         self.carrier = self.coder(Float32(task.layout))  # of what lets others catch up
+        self._one: tuple[torch.Tensor, int] | None = None  # the weights of all replicas, and the step that is in them
 
     def optimizer(self) -> Optimizer:
         """The update that workers make with the mean."""
@@ -97,6 +99,30 @@ class ReplicaSystem(System):
     @abstractmethod
     def taking(self, answer: Message) -> Work:
         """What `take` does."""
+
+    def heard(self, replica: Any, answer: Message) -> None:
+        """Note what an answer says beside its vector; each replica does, before `take`."""
+
+    def unite(self, states: Mapping[str, Any]) -> None:
+        replicas = [states[name] for name in self.task.roles.workers if name in states]
+        first, *others = replicas
+        if self.tolerance is not None or not all(torch.equal(first.weights, other.weights) for other in others):
+            return
+        for other in others:
+            for name in self.of_all:
+                setattr(other, name, getattr(first, name))
+        self._one = first.weights, -1
+
+    def _take(self, replica: Any, answer: Message, step: int) -> None:
+        """`take`, once where all replicas are one."""
+        self.heard(replica, answer)
+        if self._one is None or replica.weights is not self._one[0]:
+            self.take(replica, answer, step)
+        elif step != self._one[1]:
+            self.take(replica, answer, step)
+            self._one = replica.weights, step
+        else:
+            replica.average()
 
     # A replica in a run
 
@@ -141,7 +167,7 @@ class ReplicaSystem(System):
     async def settle(self, node: Node, state: Any, answer: Message, step: int) -> bool:
         """Make the step's update, or catch up with a later step; whether the step has counted."""
         if answer.kind != CATCH_UP:
-            await node.compute(self.taking(answer), self.take, state, answer, step)
+            await node.compute(self.taking(answer), self._take, state, answer, step)
             return True
         await node.compute(self.task.passes(2 * len(answer.buffers)), self._catch_up, state, answer)
         state.step = answer.step

@@ -87,7 +87,10 @@ class LabelledImages(Dataset):
             shape = self.train_images.shape[1:]
             draws = augment.drawn(shape, len(indices), self.size, random, self.distortion)
             columns += [*draws.corners, *map(_bits, draws.others)]
-        return (torch.from_numpy(np.stack(np.broadcast_arrays(*columns), 1).astype(np.int32)),)
+        rows = np.empty((len(indices), len(columns)), np.int32)
+        for number, column in enumerate(columns):
+            rows[:, number] = column
+        return (torch.from_numpy(rows),)
 
     def made(self, drawn: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """As `train_batch` makes them on the CPU, to rounding."""

@@ -14,7 +14,7 @@ from torch import nn
 from testbed.workloads.models.base import model
 from testbed.workloads.models.lrn import LocalResponseNorm
 from testbed.workloads.models.pooling import MaxPool
-from testbed.workloads.models.stack import Stack, he_weights
+from testbed.workloads.models.stack import Stack, he_weights, truncated_normal_
 
 
 @model("cifarnet", input=(3, 24, 24))
@@ -54,7 +54,7 @@ def _tutorial_weights(net: nn.Module, linear_deviation: float = 0.04) -> None:
     deviations = (0.05, 0.05, linear_deviation, linear_deviation, output)
     biases = (0.0, 0.1, 0.1, 0.1, 0.0)
     for layer, deviation, bias in zip(layers, deviations, biases, strict=True):
-        nn.init.trunc_normal_(layer.weight, 0.0, deviation, -2 * deviation, 2 * deviation)
+        truncated_normal_(layer.weight, deviation)
         nn.init.constant_(layer.get_parameter("bias"), bias)
 
 

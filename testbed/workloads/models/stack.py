@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Self
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from testbed.workloads.models.lrn import LocalResponseNorm
 from testbed.workloads.models.pooling import MaxPool
@@ -88,3 +89,17 @@ def he_weights(model: nn.Module, output_deviation: float | None = 0.01) -> nn.Mo
     if output_deviation is not None:
         nn.init.normal_(weighted[-1].weight, std=output_deviation)
     return model
+
+
+def truncated_normal_(weight: Tensor, deviation: float, bound: float = 2.0) -> Tensor:
+    """Fill in normals, those beyond `bound` deviations drawn again; on the CPU, with torch's generator.
+
+    What torch's own `trunc_normal_` draws for a seed has changed between its versions (2.11 inverts the distribution's
+    integral, 2.13 draws again), and with it every run's first weights.
+    """
+    with torch.no_grad():
+        weight.normal_(0.0, deviation)
+        limit = weight.new_tensor(bound * deviation, device="cpu").item()
+        while bool((beyond := weight.abs() > limit).any()):
+            weight.copy_(torch.where(beyond, torch.empty_like(weight).normal_(0.0, deviation), weight))
+    return weight
