@@ -242,7 +242,7 @@ def _paper(plan: Plan, part: Part) -> Iterator[str]:
         yield f"goes on in {folder}"
     with held(folder), _bounded(plan.left_s) as over:
         try:
-            session.ready(folder, 1)()
+            session.ready(folder)()  # systems at once: a GPU that one leaves half idle is another's
             yield "finished"
         except (Interrupted, KeyboardInterrupt) as stopped:
             if not over.is_set():
