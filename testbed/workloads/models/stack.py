@@ -97,6 +97,8 @@ def truncated_normal_(weight: Tensor, deviation: float, bound: float = 2.0) -> T
     What torch's own `trunc_normal_` draws for a seed has changed between its versions (2.11 inverts the distribution's
     integral, 2.13 draws again), and with it every run's first weights.
     """
+    if weight.is_meta:  # of which only the shape is asked
+        return weight
     with torch.no_grad():
         weight.normal_(0.0, deviation)
         limit = weight.new_tensor(bound * deviation, device="cpu").item()
