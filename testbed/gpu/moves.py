@@ -51,6 +51,13 @@ def read(*values: float | Tensor) -> list[float]:
     return [next(there) if isinstance(value, Tensor) else value for value in values]
 
 
+def norms_of(vectors: Sequence[Tensor]) -> list[Tensor]:
+    """The L2 norm of each vector, a scalar where they are; on a device in one operation for all."""
+    if is_far(vectors[0]):
+        return list(torch._foreach_norm(list(vectors)))
+    return list(map(torch.linalg.vector_norm, vectors))
+
+
 def of_largest(vectors: Sequence[Tensor], norms: Sequence[Tensor]) -> Tensor:
     """The vector with the largest norm (a scalar each), which nobody looks at: which it is stays on the device."""
     return torch.stack(list(vectors)).index_select(0, torch.stack(list(norms)).argmax().view(1))[0]

@@ -43,7 +43,7 @@ from testbed.codecs.base import Key
 from testbed.codecs.floats import Float32
 from testbed.codecs.resident import decoded_once
 from testbed.codecs.ternary import Ternary, ThresholdTernary
-from testbed.gpu.moves import is_far, numbers, of_largest
+from testbed.gpu.moves import is_far, norms_of, numbers, of_largest
 from testbed.message import Message
 from testbed.roles.attendance import Attendance, answered, caught_up
 from testbed.roles.compute import NOTHING, Work
@@ -239,7 +239,7 @@ class WeightGrad(System):
         mean = torch.stack(gradients).mean(0)
         if self.options.aggregate == "average":
             gradients = [mean]
-        mean_norm, *norms = map(torch.linalg.vector_norm, (mean, *gradients))
+        mean_norm, *norms = norms_of((mean, *gradients))
         state.norm_sum = state.norm_sum + (mean_norm.double() if is_far(mean) else mean_norm.item())
         state.norm_count += 1
         rate, changes = self.task.rate_at(step), []

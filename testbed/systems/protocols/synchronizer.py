@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from testbed.codecs.base import Key
-from testbed.gpu.moves import numbers
+from testbed.gpu.moves import norms_of, numbers
 from testbed.message import Message
 from testbed.record.events import Guard, Threshold
 from testbed.roles.attendance import CATCH_UP, Tolerance
@@ -119,7 +119,7 @@ class GradientSynchronizer:
         if self._task.sizes is not None:
             return "significant" if self._task.sizes.significant(self._node.name, step) else self._interval()
         assert self.reference is not None and self._state.threshold is not None
-        reference, update = numbers(*map(torch.linalg.vector_norm, (self.reference, self._state.update)))
+        reference, update = numbers(*norms_of((self.reference, self._state.update)))
         significance = update / reference if reference else 0.0
         if significance >= self._state.threshold:
             self._node.record(

@@ -117,7 +117,8 @@ def drawn(
     """Draw for `count` images of (channels, height, width) `images` what `distorted` does with them."""
     pad = _padding(images, size, distortion)
     rows, columns = (slack + 2 * pad for slack in _slack(images, size))
-    corners = random.integers(0, [[rows + 1], [columns + 1]], (2, count))
+    high = rows + 1 if rows == columns else [[rows + 1], [columns + 1]]  # the same numbers, and sooner
+    corners = random.integers(0, high, (2, count))
     mirrored = random.random(count) < 0.5 if distortion.mirror else None
     limit, brightness, contrast = distortion.max_brightness, None, None
     if limit:
