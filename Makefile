@@ -3,7 +3,7 @@
 TARGET    ?= cifarnet
 TORCH     ?= torch==2.13.0
 PYTHON    ?= python3
-VARIABLES := TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE JOBS SCALE OUT RUN TRACE FAULT BUDGET LABEL
+VARIABLES := TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE JOBS SCALE OUT RUN TRACE FAULT BUDGET PART LABEL
 OTHERS    := TORCH PYTHON PAPERS
 
 # A variable of the command line that is none of these would change nothing, without a word.
@@ -101,7 +101,7 @@ GPU_PYTHON := $(if $(filter command,$(firstword $(origin PYTHON))),$(PYTHON),$(i
 
 gpu:  ## all there is to check and to time on a GPU, then the paper's 50,000 steps as far as BUDGET goes; again to go on
 	@$(GPU_PYTHON) -P -c 'import sys; sys.path.insert(0, "$(CURDIR)"); from testbed.cli import main; sys.exit(main(sys.argv[1:]))' \
-	    bench gpu --budget $(or $(BUDGET),8m) $(if $(DEVICE),--device $(DEVICE)) $(if $(OUT),--out "$(OUT)")
+	    bench gpu --budget $(or $(BUDGET),8m) $(PART:%=--part %) $(if $(DEVICE),--device $(DEVICE)) $(if $(OUT),--out "$(OUT)")
 
 bench: setup  ## codecs against a copy, messages a second of the virtual fabric; on an idle machine
 	$(TESTBED) bench codecs $(if $(OUT),--json "$(OUT)")

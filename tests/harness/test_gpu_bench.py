@@ -34,6 +34,7 @@ def plan(tmp_path: Path) -> Plan:
         speed_sizes=(2000,),
         models=("cifarnet",),
         systems=("baseline", "weightgrad"),
+        jobs=1,  # the stand-in is in this process alone
         timed_steps=2,
         changes=TINY,
     )

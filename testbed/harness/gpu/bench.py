@@ -31,6 +31,8 @@ from testbed.workloads.devices import device as named
 
 OF_COPY = 0.5  # TernGrad's encoding against a copy on the device
 STEP_MS = 4.0  # of cifarnet with eight workers and a batch of 512
+SPEEDS_S = 60.0  # for all speeds together; the codecs are timed in the order of what is asked of them
+AGAIN_STEPS = 60  # that are trained twice
 CPU_S = 180.0  # left, else the CPU does not train what it has no kept losses of
 LEAST_S = 20.0  # left for the long run, else it is not begun
 LACKING = ("numba", "pyarrow", "rich", "matplotlib", "ray", "mininet")  # and what each is missed for
@@ -78,6 +80,7 @@ class Plan:
     step_budget_s: float = 8.0
     like_steps: int = likeness.STEPS
     scale: str = "paper"
+    jobs: int | None = None  # systems that are played at once: a GPU that one leaves half idle is another's
     changes: dict[str, Any] = field(default_factory=dict)  # to the experiments that are timed or played
     began_s: float = field(default_factory=monotonic)
 
@@ -125,7 +128,11 @@ def run(plan: Plan, say: Callable[[str], None] = print) -> bool:
 
 
 def _write(plan: Plan, found: Sequence[Part]) -> None:
+    """Write all that is known of this device at this commit: what was found now, and before."""
     facts = environment()
+    kept = _kept(plan, facts.commit)
+    parts = {**kept, **{part.name: part for part in found}}
+    found = [parts[name] for name in PARTS if name in parts]
     content = {
         "device": _device_name(plan.device),
         "packages": facts.packages,
@@ -138,6 +145,17 @@ def _write(plan: Plan, found: Sequence[Part]) -> None:
     for part in found:
         lines += [f"## {part.name}", "", *(f"    {line}" for line in part.lines), ""]
     (plan.out / "gpu.md").write_text("\n".join(lines))
+
+
+def _kept(plan: Plan, commit: str) -> dict[str, Part]:
+    """The parts that were done before, on the same device and at the same commit, by name."""
+    try:
+        before = json.loads((plan.out / "gpu.json").read_text())
+        if (before["device"], before["commit"]) != (_device_name(plan.device), commit):
+            return {}
+        return {part["name"]: Part(**part) for part in before["parts"]}
+    except (OSError, ValueError, KeyError, TypeError):  # there are none, or not of this program
+        return {}
 
 
 def _device_name(device: str) -> str:
@@ -180,14 +198,17 @@ def _codecs(plan: Plan, part: Part) -> Iterator[str]:
 
 
 def _speeds(plan: Plan, part: Part) -> Iterator[str]:
-    part.figures, encoding = [], 0.0
+    part.figures, encoding, until_s = [], 0.0, monotonic() + SPEEDS_S
     for each in checks.speeds(named(plan.device), plan.speed_sizes):
         part.figures.append(asdict(each))
-        encoding = each.encode_of_copy if each.codec == "ternary" else encoding
+        encoding = each.encode_of_copy if each.codec == checks.ASKED else encoding
         yield (
             f"{each.elements / 1e6:g}M {each.codec}: encode {each.encode_gbyte_s:.1f} GB/s "
             f"({each.encode_of_copy:.2f} of a copy), decode {each.decode_gbyte_s:.1f} GB/s ({each.decode_of_copy:.2f})"
         )
+        if monotonic() > until_s:
+            yield f"the others were not timed: {SPEEDS_S:g} s are over"
+            break
     part.holds = encoding >= OF_COPY
     yield f"ternary's encoding of the largest: {encoding:.2f} of a copy (asked: {OF_COPY:g})"
 
@@ -225,6 +246,12 @@ def _likeness(plan: Plan, part: Part) -> Iterator[str]:
             f"{likeness.FIRST_TOLERANCE:g}), the mean of the last {likeness.LAST} by {each.last:.2g} (asked: "
             f"{likeness.LAST_TOLERANCE:g})"
         )
+    for system in plan.systems:
+        twice = [
+            steps.losses(likeness.experiment(), system, plan.device, min(AGAIN_STEPS, plan.like_steps)) for _ in "12"
+        ]
+        part.holds = part.holds is not False and twice[0] == twice[1]
+        yield f"{system}, the same seed again: {'the same bits' if twice[0] == twice[1] else 'OTHER BITS'}"
 
 
 def _paper(plan: Plan, part: Part) -> Iterator[str]:
@@ -242,7 +269,7 @@ def _paper(plan: Plan, part: Part) -> Iterator[str]:
         yield f"goes on in {folder}"
     with held(folder), _bounded(plan.left_s) as over:
         try:
-            session.ready(folder)()  # systems at once: a GPU that one leaves half idle is another's
+            session.ready(folder, plan.jobs)()
             yield "finished"
         except (Interrupted, KeyboardInterrupt) as stopped:
             if not over.is_set():
