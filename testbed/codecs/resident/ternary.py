@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,17 +22,9 @@ from testbed.codecs.ternary import _ENLARGE, _ROUNDS, _TINY_SCALE, Ternary, Thre
 from testbed.codecs.trits import TritFormat
 from testbed.errors import CodecError
 from testbed.gpu.graphs import Pass
-from testbed.gpu.moves import upload
 from testbed.layout import Layer
 
 _DIGITS = np.array([0.0, 1.0, -1.0], np.float32)
-
-
-def fused(device: torch.device) -> Any:
-    """The module of kernels for a device, None where there are none for it."""
-    if device.type != "cuda" or find_spec("triton") is None:
-        return None
-    return import_module("testbed.codecs.resident.fused")
 
 
 class Limits(NamedTuple):
@@ -60,68 +49,29 @@ class TritResident(Resident):
         scaled: Sequence[Layer] | None = None,
         measures: Measures | Rows | None = None,
     ) -> None:
-        self._scaled = codec.ternary if scaled is None else list(scaled)
-        super().__init__(codec, device, self._scaled)
+        scaled = codec.ternary if scaled is None else scaled
+        super().__init__(codec, device, scaled)
         self.one_scale = codec.one_scale
-        self._given_measures = measures
+        nothing = self.layout.size
+        sizes, starts = [layer.size for layer in scaled], [layer.offset for layer in scaled]
+        lengths = [-(-size // TRITS) for size in sizes]
+        owner, number = base.byte_owner(lengths)
+        places = base.planar_places(sizes, starts, TRITS, nothing)
+        self._owner = self.moved(owner)
+        self._places = self.moved(places.reshape(-1))
+        self._begun = self.moved(base.counters(number))
+        self._measures = measures or Measures(scaled, nothing, device)
+        self._sizes = self.moved(np.array(sizes, np.float64))
         floats = [np.arange(layer.offset, layer.end) for layer in codec.floats]
-        self._order = np.concatenate([np.empty(0, np.int64), *floats])
-        self._floats = self.moved(self._order)
-        self._fused: Any = fused(device).Fused(self._scaled, self.one_scale, device) if fused(device) else None
-        self._unpack = Pass(self._unpacked, self.layout.size)
-
-    # Tables of as many rows as there are elements, for torch's operations.
-
-    @cached_property
-    def _run_bytes(self) -> tuple[np.ndarray, np.ndarray]:
-        return base.byte_owner([-(-layer.size // TRITS) for layer in self._scaled])
-
-    @cached_property
-    def _owner(self) -> Tensor:
-        return self.moved(self._run_bytes[0])
-
-    @cached_property
-    def _begun(self) -> Tensor:
-        return self.moved(base.counters(self._run_bytes[1]))
-
-    @cached_property
-    def _where(self) -> np.ndarray:
-        sizes, starts = [layer.size for layer in self._scaled], [layer.offset for layer in self._scaled]
-        return base.planar_places(sizes, starts, TRITS, self.layout.size)
-
-    @cached_property
-    def _places(self) -> Tensor:
-        return self.moved(self._where.reshape(-1))
-
-    @cached_property
-    def _sources(self) -> Tensor:
-        """Of each element of the vector its place among a message's digits [bytes, 5] after one look-up."""
-        return self.moved(base.sources(self._where.T, self._order, self.layout.size))
-
-    @cached_property
-    def _measures(self) -> Measures | Rows:
-        return self._given_measures or Measures(self._scaled, self.layout.size, self.device)
-
-    @cached_property
-    def _sizes(self) -> Tensor:
-        return self.moved(np.array([layer.size for layer in self._scaled], np.float64))
-
-    @cached_property
-    def _powers(self) -> Tensor:
-        return self.moved(3 ** np.arange(TRITS, dtype=np.uint8)[:, None])
-
-    @cached_property
-    def _digits_of(self) -> np.ndarray:
-        return np.arange(MAX_TRIT_BYTE + 1)[:, None] // 3 ** np.arange(TRITS) % 3
-
-    @cached_property
-    def _values(self) -> Tensor:
-        return self.moved(_DIGITS[self._digits_of])
-
-    @cached_property
-    def signs(self) -> Tensor:
-        """The signs of a byte's digits: int8 [243, 5]."""
-        return self.moved(_DIGITS[self._digits_of].astype(np.int8))
+        self._floats = self.moved(np.concatenate([np.empty(0, np.int64), *floats]))
+        self._powers = self.moved(3 ** np.arange(TRITS, dtype=np.uint8)[:, None])
+        # A message of trits is [bytes, 5] digits after one look-up; each element of the vector has its place in these.
+        digits = np.arange(MAX_TRIT_BYTE + 1)[:, None] // 3 ** np.arange(TRITS) % 3
+        self._values = self.moved(_DIGITS[digits])
+        self.signs = self.moved(_DIGITS[digits].astype(np.int8))
+        order = np.concatenate([np.empty(0, np.int64), *floats])
+        self._sources = self.moved(base.sources(places.T, order, nothing))
+        self._unpack = Pass(self._unpacked, nothing)
 
     def by_byte(self, scales: Tensor) -> Tensor:
         """Each byte's scale, of one a layer or of one for all."""
@@ -129,16 +79,10 @@ class TritResident(Resident):
 
     def by_layer(self, scales: Tensor) -> Tensor:
         """Each layer's."""
-        return scales.expand(len(self._scaled)) if self.one_scale else scales
+        return scales.expand(self._sizes.shape) if self.one_scale else scales
 
     def _decoded(self, buffers: Sequence[Tensor]) -> Tensor:
-        if self._fused is None:
-            (vector,) = self._unpack(*buffers)
-            return vector
-        scales, floats, trits = buffers
-        vector = torch.empty(self.layout.size, device=self.device)
-        self._fused.unpack(trits, scales, vector)
-        fused(self.device).place(floats, self._floats, vector)
+        (vector,) = self._unpack(*buffers)
         return vector
 
     def _unpacked(self, scales: Tensor, floats: Tensor, trits: Tensor) -> list[Tensor]:
@@ -159,8 +103,7 @@ class TernaryResident(TritResident):
 
     def limits(self, vector: Tensor) -> Limits:
         """What the vector says of the scales."""
-        x = self.checked(vector)
-        tops, clip, scales = self._measure(x) if self._fused is None else self._fused.measure(x, self.codec.clip)
+        tops, clip, scales = self._measure(self.checked(vector))
         self.doubts.note(tops)
         return Limits(clip, scales)
 
@@ -175,11 +118,7 @@ class TernaryResident(TritResident):
         own = limits if limits is not None else self.limits(x)
         shared = own.scales if scales is None else scales
         keys = torch.from_numpy(keys_of(key, self.codec.indexes))
-        if self._fused is None:
-            floats, trits = self._pack(x, keys, own.clip, shared)
-        else:
-            floats = x.index_select(0, self._floats)
-            trits = self._fused.pack(x, upload(keys, self.device), own.clip, shared)
+        floats, trits = self._pack(x, keys, own.clip, shared)
         return [shared.clone(), floats, trits]
 
     def _measured(self, x: Tensor) -> list[Tensor]:
