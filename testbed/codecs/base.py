@@ -26,13 +26,20 @@ Buffers = list[np.ndarray]  # what `encode` makes: one-dimensional, contiguous, 
 WireBuffers = Sequence[Any]  # what `decode` takes: anything with a buffer (bytes, memoryview, arrays)
 
 _MASK = (1 << 64) - 1
+# SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+INCREMENT = 0x9E3779B97F4A7C15
+MIX = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def _mix(z: int) -> int:
-    """The finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014)."""
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    """The finalizer of SplitMix64."""
+    z = ((z ^ (z >> 30)) * MIX[0]) & _MASK
+    z = ((z ^ (z >> 27)) * MIX[1]) & _MASK
     return z ^ (z >> 31)
+
+
+def _mixed(state: int, word: int) -> int:
+    return _mix(((state + INCREMENT) & _MASK) ^ (word & _MASK))
 
 
 @dataclass(frozen=True)
@@ -50,12 +57,14 @@ class Key:
     stream: int
     step: int
 
+    @property
+    def state(self) -> int:
+        """64 bits that are the same for all layers, whose numbers are still to be mixed in."""
+        return _mixed(_mixed(_mixed(0, self.seed), self.stream), self.step)
+
     def layer(self, index: int) -> int:
         """32 well-mixed bits for one layer: no two (seed, stream, step, layer) are related by more than chance."""
-        state = 0
-        for word in (self.seed, self.stream, self.step, index):
-            state = _mix(((state + 0x9E3779B97F4A7C15) & _MASK) ^ (word & _MASK))
-        return state >> 32
+        return _mixed(self.state, index) >> 32
 
 
 class Codec(Protocol):

@@ -16,8 +16,9 @@ from testbed.codecs.device.planar import shifted
 from testbed.codecs.kernels.planar import SEGMENT
 from testbed.codecs.kernels.ternary import DRAW_RANGE, MAX_TRIT_BYTE, TRITS
 from testbed.codecs.levels import LevelSum
-from testbed.codecs.resident import base
+from testbed.codecs.resident import base, fused
 from testbed.codecs.resident.base import Measures, Planes, Resident, Rows, extended, hashed, keys_of
+from testbed.codecs.resident.fused import TernaryKernels, TritKernels
 from testbed.codecs.ternary import _ENLARGE, _ROUNDS, _TINY_SCALE, Ternary, ThresholdTernary
 from testbed.codecs.trits import TritFormat
 from testbed.errors import CodecError
@@ -37,10 +38,16 @@ class Limits(NamedTuple):
 class TritResident(Resident):
     """Where the digits of a ternary message lie, and how it becomes a vector.
 
+    On a GPU, kernels of its own do that where there can be any (`testbed.codecs.resident.fused`); elsewhere, and for
+    what these do not do, it is done by torch's operations, which look up in a table where each element is.
+
     Parameters
     ----------
     scaled, measures : what has a scale of its own, by default each ternary layer, and what measures it
     """
+
+    _kernels: TritKernels | None
+    _looks_up = True  # whether torch's operations are used beside kernels
 
     def __init__(
         self,
@@ -52,6 +59,20 @@ class TritResident(Resident):
         scaled = codec.ternary if scaled is None else scaled
         super().__init__(codec, device, scaled)
         self.one_scale = codec.one_scale
+        self._sizes = self.moved(np.array([layer.size for layer in scaled], np.float64))
+        # A message of trits is [bytes, 5] digits after one look-up; each element of the vector has its place in these.
+        digits = np.arange(MAX_TRIT_BYTE + 1)[:, None] // 3 ** np.arange(TRITS) % 3
+        self._values = self.moved(_DIGITS[digits])
+        self.signs = self.moved(_DIGITS[digits].astype(np.int8))
+        self._kernels = self._fused(scaled)
+        if self._kernels is None or self._looks_up:
+            self._lay_out(scaled, measures)
+
+    def _fused(self, scaled: Sequence[Layer]) -> TritKernels | None:
+        return TritKernels(self.codec, self.device, scaled) if fused.usable(self.device) else None
+
+    def _lay_out(self, scaled: Sequence[Layer], measures: Measures | Rows | None) -> None:
+        """The tables of torch's operations, of some numbers for each element."""
         nothing = self.layout.size
         sizes, starts = [layer.size for layer in scaled], [layer.offset for layer in scaled]
         lengths = [-(-size // TRITS) for size in sizes]
@@ -60,15 +81,10 @@ class TritResident(Resident):
         self._owner = self.moved(owner)
         self._places = self.moved(places.reshape(-1))
         self._begun = self.moved(base.counters(number))
-        self._measures = measures or Measures(scaled, nothing, device)
-        self._sizes = self.moved(np.array(sizes, np.float64))
-        floats = [np.arange(layer.offset, layer.end) for layer in codec.floats]
+        self._measures = measures or Measures(scaled, nothing, self.device)
+        floats = [np.arange(layer.offset, layer.end) for layer in self.codec.floats]
         self._floats = self.moved(np.concatenate([np.empty(0, np.int64), *floats]))
         self._powers = self.moved(3 ** np.arange(TRITS, dtype=np.uint8)[:, None])
-        # A message of trits is [bytes, 5] digits after one look-up; each element of the vector has its place in these.
-        digits = np.arange(MAX_TRIT_BYTE + 1)[:, None] // 3 ** np.arange(TRITS) % 3
-        self._values = self.moved(_DIGITS[digits])
-        self.signs = self.moved(_DIGITS[digits].astype(np.int8))
         order = np.concatenate([np.empty(0, np.int64), *floats])
         self._sources = self.moved(base.sources(places.T, order, nothing))
         self._unpack = Pass(self._unpacked, nothing)
@@ -81,7 +97,13 @@ class TritResident(Resident):
         """Each layer's."""
         return scales.expand(self._sizes.shape) if self.one_scale else scales
 
+    def decode(self, buffers: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+        """See `Resident.decode`; a kernel decodes again what was decoded before, in half the time of a copy."""
+        return super().decode(buffers, out) if self._kernels is None else self._kernels.unpack(buffers, out)
+
     def _decoded(self, buffers: Sequence[Tensor]) -> Tensor:
+        if self._kernels is not None:
+            return self._kernels.unpack(buffers)
         (vector,) = self._unpack(*buffers)
         return vector
 
@@ -95,15 +117,21 @@ class TernaryResident(TritResident):
     """TernGrad's stochastic ternary gradients."""
 
     codec: Ternary
+    _kernels: TernaryKernels | None
+    _looks_up = False
 
     def __init__(self, codec: Ternary, device: torch.device) -> None:
         super().__init__(codec, device)
         self._measure = Pass(self._measured, self.layout.size)
         self._pack = Pass(self._packed, self.layout.size)
 
+    def _fused(self, scaled: Sequence[Layer]) -> TernaryKernels | None:
+        return TernaryKernels(self.codec, self.device) if fused.usable(self.device) else None
+
     def limits(self, vector: Tensor) -> Limits:
         """What the vector says of the scales."""
-        tops, clip, scales = self._measure(self.checked(vector))
+        x = self.checked(vector)
+        tops, clip, scales = self._measure(x) if self._kernels is None else self._kernels.measure(x)
         self.doubts.note(tops)
         return Limits(clip, scales)
 
@@ -117,9 +145,13 @@ class TernaryResident(TritResident):
         x = self.checked(vector)
         own = limits if limits is not None else self.limits(x)
         shared = own.scales if scales is None else scales
-        keys = torch.from_numpy(keys_of(key, self.codec.indexes))
-        floats, trits = self._pack(x, keys, own.clip, shared)
-        return [shared.clone(), floats, trits]
+        if self._kernels is not None:
+            floats, trits = self._kernels.pack(x, key, own.clip, shared)
+        else:
+            keys = torch.from_numpy(keys_of(key, self.codec.indexes))
+            floats, trits = self._pack(x, keys, own.clip, shared)
+        fresh = scales is None and limits is None
+        return [shared if fresh else shared.clone(), floats, trits]
 
     def _measured(self, x: Tensor) -> list[Tensor]:
         blocks = self._measures.blocks(extended(x))

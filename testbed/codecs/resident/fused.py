@@ -1,0 +1,174 @@
+"""Ternary messages by kernels of their own on a GPU, where Triton can compile them: see `fused_kernels`.
+
+Which elements and bytes a program works on is a row of a table on the device: a row for some thousand elements, where
+torch's operations need a number for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from testbed.codecs.base import Key
+from testbed.codecs.kernels.planar import SEGMENT
+from testbed.codecs.kernels.ternary import TRITS
+from testbed.codecs.ternary import Ternary
+from testbed.codecs.trits import TritFormat
+from testbed.errors import CodecError
+from testbed.gpu.moves import upload
+from testbed.gpu.notes import note
+from testbed.layout import Layer, Layout
+
+STRETCH = 8192  # elements that one program measures: 32 KB on their way at once
+PARTS = 2048  # stretches of a layer that are brought together at once
+_BLOCK = TRITS * SEGMENT
+
+
+@cache
+def usable(device: torch.device) -> bool:
+    """Whether kernels run on a device; it is tried, since Triton needs a compiler of C and a place for its files."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return False
+    try:
+        _try(device)
+    except Exception as error:  # whatever a compiler, a driver and a file system may say
+        reason = str(error).strip().partition("\n")[0]
+        note(f"ternary messages are made by torch's operations: Triton's kernels fail ({reason})")
+        return False
+    return True
+
+
+def _try(device: torch.device) -> None:
+    """Code and decode a vector that comes back as it was, all of its magnitudes being the scale; waits for it, once."""
+    codec = Ternary(Layout.of([("a.weight", (1, 9)), ("last.weight", (1, 2))]))
+    kernels, x = TernaryKernels(codec, device), torch.ones(codec.layout.size, device=device)
+    _, clips, scales = kernels.measure(x)
+    message = [scales, *kernels.pack(x, Key(0, 0, 0), clips, scales)]
+    if not torch.equal(kernels.unpack(message), x):
+        raise RuntimeError("a vector came back as another")
+
+
+class TritKernels:
+    """How a ternary message becomes a vector, in one launch.
+
+    Parameters
+    ----------
+    scaled : what has a scale of its own, one after the other in a message: by default each ternary layer, which can
+        be drawn, too
+    """
+
+    def __init__(self, codec: TritFormat, device: torch.device, scaled: Sequence[Layer] | None = None) -> None:
+        from testbed.codecs.resident import fused_kernels  # triton is there only beside a torch for CUDA
+
+        self._kernels: Any = fused_kernels
+        self._codec, self._device = codec, device
+        keyed = zip(codec.ternary, codec.indexes, strict=True) if scaled is None else ((each, 0) for each in scaled)
+        blocks = [*_coded(keyed), *_copied(codec.floats)]
+        self._count = len(blocks)
+        self._blocks = upload(np.array(blocks, np.int64), device)
+        self._sizes = list(codec.sizes())
+
+    def unpack(self, buffers: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+        """Write a message's vector into `out`, by default a fresh one [layout.size]."""
+        scales, floats, trits = self._checked(buffers)
+        fits = out is not None and out.is_contiguous() and out.dtype == torch.float32 and out.device == scales.device
+        vector = out if fits else torch.empty(self._codec.layout.size, device=self._device)
+        assert vector is not None
+        if vector.numel() != self._codec.layout.size:
+            raise CodecError(f"a vector of {self._codec.layout.size} elements expected, found {vector.numel()}")
+        if self._count:
+            with self._current():
+                self._kernels.unpack[(self._count,)](
+                    scales, floats, trits, self._blocks, vector, one_scale=self._codec.one_scale, lanes=SEGMENT
+                )
+        return vector if out is None or fits else out.copy_(vector)
+
+    def _checked(self, buffers: Sequence[Tensor]) -> list[Tensor]:
+        """A message's buffers; a kernel reads past the end of what is too short."""
+        found = [buffer.nbytes for buffer in buffers]
+        if found != self._sizes:
+            raise CodecError(f"a message of buffers of {self._sizes} bytes expected, found {found}")
+        return [buffer.contiguous() for buffer in buffers]
+
+    def _current(self) -> AbstractContextManager[Any]:
+        """Within it, the device is the one that kernels are launched on."""
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
+
+
+class TernaryKernels(TritKernels):
+    """How a vector becomes a stochastic ternary message, in three launches."""
+
+    _codec: Ternary
+
+    def __init__(self, codec: Ternary, device: torch.device) -> None:
+        super().__init__(codec, device)
+        counts = [-(-layer.size // STRETCH) for layer in codec.ternary]
+        firsts = np.cumsum([0, *counts])[:-1].tolist()
+        sizes = [layer.size for layer in codec.ternary]
+        self._stretches = upload(np.array(list(_stretches(codec.ternary)), np.int64), device)
+        self._layers = upload(np.array(list(zip(firsts, counts, sizes, strict=True)), np.int64), device)
+
+    def measure(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The largest magnitudes [layers], those after clipping, and the scales of a message."""
+        count, stretches = len(self._layers), len(self._stretches)
+        made = torch.empty((3, count), device=self._device)
+        parts = torch.empty((stretches, 3), dtype=torch.float64, device=self._device)
+        with self._current():
+            if stretches:
+                self._kernels.measure[(stretches,)](x, self._stretches, parts, lanes=STRETCH, num_warps=8)
+            if count:
+                # Not fused, a product is rounded before it is subtracted, as on the CPU.
+                self._kernels.finish[(count,)](
+                    parts, self._layers, made, clip=self._codec.clip, lanes=PARTS, num_warps=8, enable_fp_fusion=False
+                )
+        tops, clips, scales = made.unbind()
+        return tops, clips, clips.amax(0, keepdim=True) if self._codec.one_scale and count else scales
+
+    def pack(self, x: Tensor, key: Key, clips: Tensor, scales: Tensor) -> list[Tensor]:
+        """The float layers and the trits."""
+        if scales.shape != (self._codec.scale_count,) or clips.shape != (len(self._codec.ternary),):
+            raise CodecError(f"{self._codec.scale_count} shared scales expected, found {tuple(scales.shape)}")
+        floats = torch.empty(self._codec.float_size, device=self._device)
+        trits = torch.empty(self._codec.trit_bytes, dtype=torch.uint8, device=self._device)
+        high, low = np.array([key.state >> 32, key.state & 0xFFFFFFFF], np.uint32).view(np.int32).tolist()
+        tensors = x, self._blocks, clips.contiguous(), scales.contiguous(), floats, trits
+        if self._count:
+            with self._current():
+                self._kernels.pack[(self._count,)](*tensors, high, low, one_scale=self._codec.one_scale, lanes=SEGMENT)
+        return [floats, trits]
+
+
+# --- tables; the columns are those of `fused_kernels` ---------------------------------------------------------------
+
+
+def _coded(layers: Iterable[tuple[Layer, int]]) -> Iterator[tuple[int, ...]]:
+    """A row for each planar block of ternary layers and their numbers in a key."""
+    begun = 0
+    for position, (layer, index) in enumerate(layers):
+        for place in range(0, layer.size, _BLOCK):
+            number, size = place // TRITS, min(_BLOCK, layer.size - place)
+            yield position, layer.offset + place, size, begun + number, number, index
+        begun += -(-layer.size // TRITS)
+
+
+def _copied(layers: Sequence[Layer]) -> Iterator[tuple[int, ...]]:
+    """A row for as many elements of float layers."""
+    begun = 0
+    for layer in layers:
+        for place in range(0, layer.size, _BLOCK):
+            yield -1, layer.offset + place, min(_BLOCK, layer.size - place), begun + place, 0, 0
+        begun += layer.size
+
+
+def _stretches(layers: Sequence[Layer]) -> Iterator[tuple[int, int]]:
+    """A row for each stretch that is measured."""
+    for layer in layers:
+        for place in range(0, layer.size, STRETCH):
+            yield layer.offset + place, min(STRETCH, layer.size - place)
