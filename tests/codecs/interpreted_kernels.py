@@ -20,7 +20,7 @@ from testbed.layout import Layout
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of what a GPU computes in silence
 HERE = torch.device("cpu")
-SIZES = [0, 1, 9, 1025, 5121, 8193, 16_500]  # of a layer: at and around the boundaries of blocks and stretches
+SIZES = [0, 1, 9, 1025, 5121, 8193]  # of a layer: at and around the boundaries of blocks and stretches
 TERNARY: dict[str, Callable[[Layout], Ternary]] = {
     "ternary": Ternary,
     "all": lambda layout: Ternary(layout, clip=None, float_last=False),
