@@ -1,10 +1,12 @@
 # Everything a user types; `make help` lists it. Each variable below becomes an option of the command `testbed`.
 
+VARIABLES := TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE JOBS SCALE OUT RUN TRACE FAULT BUDGET PART LABEL
+OTHERS    := TORCH PYTHON PAPERS
+# They are given on make's own command line: an OUT or a DEVICE of the environment may be about something else.
+$(foreach name,$(VARIABLES),$(if $(filter environment,$(origin $(name))),$(eval undefine $(name))))
 TARGET    ?= cifarnet
 TORCH     ?= torch==2.13.0
 PYTHON    ?= python3
-VARIABLES := TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE JOBS SCALE OUT RUN TRACE FAULT BUDGET PART LABEL
-OTHERS    := TORCH PYTHON PAPERS
 
 # A variable of the command line that is none of these would change nothing, without a word.
 given   := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))

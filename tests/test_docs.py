@@ -274,12 +274,14 @@ def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> Non
         assert not EXTERNAL.findall(page.read_text()), page
 
 
-def test_make_refuses_a_variable_that_it_does_not_know() -> None:
+def test_make_takes_its_own_variables_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def dry(*given: str) -> subprocess.CompletedProcess[str]:
         command = ["make", "--dry-run", "experiment", *given]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     wrong = dry("SYSTEM=terngrad", "STEPS=5")
     assert wrong.returncode == 2 and "unknown variable SYSTEM; did you mean SYSTEMS?" in wrong.stderr
+    monkeypatch.setenv("OUT", "elsewhere")  # of the environment, where it may be about something else
+    assert "elsewhere" not in dry().stdout and "--out there" in dry("OUT=there").stdout.replace('"', "")
     right = dry("SYSTEMS=baseline terngrad", "STEPS=5")
     assert '--systems "baseline terngrad" ' in right.stdout and "training.steps=5" in right.stdout

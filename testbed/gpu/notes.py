@@ -8,7 +8,8 @@ _said: set[str] = set()
 
 
 def note(line: str) -> None:
-    """Say a line to whoever runs this, unless it has been said."""
+    """Say a line to whoever runs this, unless it has been said; of several, as errors have them, the first."""
+    line = line.strip().partition("\n")[0]
     if line not in _said:
         _said.add(line)
         print(f"note: {line}", file=sys.stderr)

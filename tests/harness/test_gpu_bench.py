@@ -86,6 +86,20 @@ def test_codecs_and_steps_are_timed(small_data: None, plan: Plan) -> None:
     assert all(each["wall"] > 0 for each in found["steps"].figures)
 
 
+def test_one_of_each_thing_is_timed(small_data: None, plan: Plan) -> None:
+    found = {
+        each["name"]: each for each in done(replace(plan, gradients=(("cifarnet", 4),)), "figures")["figures"].figures
+    }
+    assert {"launch", "wait", "memory", "up", "down", "graph of 500, start"} <= set(found)
+    assert all(each["value"] > 0 for each in found.values())
+    assert found["arithmetic of cifarnet, 4 examples, ieee"]["unit"] == "GFLOP/s"
+
+
+def test_what_was_done_before_stays(small_data: None, plan: Plan) -> None:
+    done(plan, "doctor")
+    assert list(done(plan, "codecs")) == ["doctor", "codecs"]
+
+
 def test_losses_are_held_against_the_cpus(small_data: None, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = plan.out / "losses.csv"
     monkeypatch.setattr(likeness, "experiment", lambda steps=4: steps_of(4))

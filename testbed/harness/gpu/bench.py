@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -24,7 +25,7 @@ from testbed.experiment.load import load
 from testbed.fabrics.registry import virtual
 from testbed.gpu import notes
 from testbed.harness import session
-from testbed.harness.gpu import checks, likeness, steps
+from testbed.harness.gpu import checks, figures, likeness, steps
 from testbed.harness.lock import held
 from testbed.record.info import FILE_NAME, environment
 from testbed.workloads.devices import device as named
@@ -78,6 +79,7 @@ class Plan:
     systems: Sequence[str] = steps.SYSTEMS
     timed_steps: int = 100
     step_budget_s: float = 8.0
+    gradients: tuple[tuple[str, int], ...] = figures.GRADIENTS
     like_steps: int = likeness.STEPS
     scale: str = "paper"
     jobs: int | None = None  # systems that are played at once: a GPU that one leaves half idle is another's
@@ -186,6 +188,14 @@ def _is_there(package: str) -> bool:
 
 def _cudnn() -> Any:
     return torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else "none"
+
+
+def _figures(plan: Plan, part: Part) -> Iterator[str]:
+    part.figures = []
+    one_by_one = figures.device(named(plan.device), plan.speed_sizes[-1])
+    for each in chain(one_by_one, figures.gradients(plan.device, plan.gradients)):
+        part.figures.append(asdict(each))
+        yield f"{each.name}: {each.value:.4g} {each.unit}"
 
 
 def _codecs(plan: Plan, part: Part) -> Iterator[str]:
@@ -297,6 +307,7 @@ def _bounded(seconds: float) -> Iterator[Event]:
 
 PARTS: dict[str, Callable[[Plan, Part], Iterator[str]]] = {
     "doctor": _doctor,
+    "figures": _figures,
     "codecs": _codecs,
     "speeds": _speeds,
     "steps": _steps,
