@@ -12,9 +12,9 @@ from testbed.errors import InputError
 EPILOG = """\
 Every system of the experiment gets the same number of trials. The first is the experiment as it stands; two are drawn
 at random, the others proposed by Optuna's Gaussian process, which searches the learning rate (in the long run, that is
-over 1 - momentum), the momentum and the system's own main knob. What counts is the time to the experiment's target, on the virtual fabric; a trial that has
-taken as long as the best one before it ends there. The trials are kept, a file (trials.jsonl) for each system and a
-picture of all: what is stopped goes on where it was, with the same command.
+over 1 - momentum), the momentum and the system's own main knob. What counts is the time to the experiment's target, on
+the virtual fabric; a trial that has taken as long as the best one before it ends there. The trials are kept, a file
+(trials.jsonl) for each system and a picture of all: what is stopped goes on where it was, with the same command.
 examples:
   testbed tune systems --trials 8 --to systems-tuned.toml
   testbed tune cifarnet --systems baseline,weightgrad --set training.steps=100 --seeds 100,101
