@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from small_runs import plain
@@ -149,7 +150,9 @@ def test_no_time_left_is_said(plan: Plan) -> None:
 def test_what_a_gpu_needs_adds_up() -> None:
     """By hand: 100 started, 10 of them graphs of 500 operations; 2.7 GB of memory; 20 GFLOP; two waits."""
     counts = StepCounts(100, 10, 500, 2, 5e6, 4, 5e6, 2.7e9, gradients=8, flops=20e9, waits_at={})
-    found = needed(counts, FIGURES["h100"])
+    round_figures = {"launch_us": 5, "graph_us": 10, "node_us": 2, "wait_us": 20}
+    rates = {"memory_gbyte_s": 2700, "link_gbyte_s": 50, "gflops": 20_000}
+    found = needed(counts, msgspec.structs.replace(FIGURES["h100"], **round_figures, **rates))
     assert found.program == pytest.approx((94 * 5 + 10 * 10) / 1e3)
     assert found.starting == pytest.approx(590 * 2 / 1e3)
     assert found.memory == pytest.approx(1.0 + 0.2)
