@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,24 @@ def test_more_than_fit_are_launched_in_turns(dataset: LabelledImages) -> None:
         alone = [each.gradient(weights, 0) for each in there[-2:]]
         launches.run()
         assert torch.equal(found[-1].cpu(), alone[-1][1].cpu())
+
+
+def test_gradients_wait_until_the_first_of_them_is_needed(dataset: LabelledImages) -> None:
+    with standin():
+        one, other, _ = learners(Model(name="tiny"), dataset, NAME)
+        launches = one._launches
+        assert launches is not None
+        launches.together = True
+        weights = torch.zeros(one.model.layout.size).to(DEVICE)
+        one.gradient(weights, 0)
+        launches.needed(2.0)
+        launches.needed(1.0)  # by who has asked for nothing
+        assert launches.due_s == 2.0
+        other.gradient(weights, 0)
+        launches.needed(1.5)
+        assert launches.due_s == 1.5
+        launches.run()
+        assert launches.due_s == inf
 
 
 def test_workers_at_unequal_shares_of_weights_are_launched_by_weights(dataset: LabelledImages) -> None:
