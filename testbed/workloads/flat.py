@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from testbed.errors import InputError
 from testbed.workloads.calibration import averaging, normalisations
 from testbed.workloads.models.base import layout, trained
+
+T = TypeVar("T")
 
 
 def logits(output: Tensor | object) -> Tensor:
@@ -128,11 +131,16 @@ def forward_flops(build: Callable[[], nn.Module], inputs: Tensor) -> int:
     B); normalisations do not, also where they are made of products (`models/lrn.py`, whose modules say
     `counts_flops = False`). The backward pass costs about twice as much again.
     """
+    return by_shapes(lambda where: _counted(build().to(where), inputs.to(where)), inputs.device)
+
+
+def by_shapes(work: Callable[[torch.device], T], otherwise: torch.device) -> T:
+    """What `work` finds of a network on a device without memory, or where the network looks at values, on another."""
     try:
-        with torch.device("meta"):
-            return _counted(build(), torch.empty_like(inputs, device="meta"))
-    except (NotImplementedError, RuntimeError):  # a network that looks at its values
-        return _counted(build().to(inputs.device), inputs)
+        with (meta := torch.device("meta")):
+            return work(meta)
+    except (NotImplementedError, RuntimeError):
+        return work(otherwise)
 
 
 def _counted(module: nn.Module, inputs: Tensor) -> int:

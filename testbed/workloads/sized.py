@@ -11,7 +11,7 @@ import torch
 from testbed.layout import Layout
 from testbed.workloads import options as named
 from testbed.workloads.data.base import DATASETS, Data, Metric
-from testbed.workloads.flat import forward_flops
+from testbed.workloads.flat import by_shapes, forward_flops
 from testbed.workloads.models.base import Model, layout
 from testbed.workloads.models.known import Known
 from testbed.workloads.workload import LOSS
@@ -67,11 +67,7 @@ class SizedWorkload:
         if spec.outputs is None or spec.examples is None or model.input is None:
             return None
         build = partial(model.build, spec.outputs)
-        try:
-            with torch.device("meta"):
-                layers = layout(build())
-        except (NotImplementedError, RuntimeError):  # a network that looks at its values when it is built
-            layers = layout(build())
+        layers = by_shapes(lambda where: layout(build()), torch.device("cpu"))
         flops = forward_flops(build, torch.zeros(1, *model.input))
         return cls(layers, flops, Examples(spec.examples, data.dataset, "sizes alone"))
 

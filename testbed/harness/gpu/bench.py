@@ -274,9 +274,9 @@ def _paper(plan: Plan, part: Part) -> Iterator[str]:
         folder = session.prepare(
             point.experiment, session.Request(PAPER, virtual(), plan.device, plan.out, folder=folder)
         )
-        yield f"begun in {folder}"
+        yield f"begun in {folder.name}"
     else:
-        yield f"goes on in {folder}"
+        yield f"goes on in {folder.name}"
     with held(folder), _bounded(plan.left_s) as over:
         try:
             session.ready(folder, plan.jobs)()
@@ -284,7 +284,8 @@ def _paper(plan: Plan, part: Part) -> Iterator[str]:
         except (Interrupted, KeyboardInterrupt) as stopped:
             if not over.is_set():
                 raise
-            yield f"{str(stopped) or 'stopped before it played'}; or the same command again"
+            said = str(stopped).replace(str(folder.resolve()), folder.name)  # what is kept names no machine's folders
+            yield f"{said or 'stopped before it played'}; or the same command again"
 
 
 @contextmanager
