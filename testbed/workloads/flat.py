@@ -131,7 +131,13 @@ def forward_flops(build: Callable[[], nn.Module], inputs: Tensor) -> int:
     B); normalisations do not, also where they are made of products (`models/lrn.py`, whose modules say
     `counts_flops = False`). The backward pass costs about twice as much again.
     """
-    return by_shapes(lambda where: _counted(build().to(where), inputs.to(where)), inputs.device)
+
+    def counted(where: torch.device) -> int:
+        module = build()
+        # A network that was there before keeps its values: they would be lost on a device without memory.
+        return _counted(module if where.type == "meta" else module.to(where), inputs.to(where))
+
+    return by_shapes(counted, inputs.device)
 
 
 def by_shapes(work: Callable[[torch.device], T], otherwise: torch.device) -> T:
