@@ -147,8 +147,6 @@ class Assembly:
         compute = experiment.compute
         modelled = compute_model(compute.device).device
         batch = self.worker_batch // compute.gpus
-        # Where time is measured nobody asks; torch imports its compiler for the counting, which takes 1.6 s.
-        flops = self.sized.forward_flops * batch * (1 + BACKWARD_PER_FORWARD) if modelled else 0.0
         return Task(
             seed=seed,
             roles=roles or experiment.roles,
@@ -157,7 +155,7 @@ class Assembly:
             training=training,
             learner=lru_cache(lambda worker: self._learner(seed, worker, learned)),
             images=self.sized.dataset.train_examples,
-            gradient_flops=flops,
+            gradient_flops=self.sized.forward_flops * batch * (1 + BACKWARD_PER_FORWARD),
             rate_mbit=experiment.plan.rate_mbit,
             seconds=modelled.seconds if modelled else None,
             first_reduction_s=compute.first_reduction_s(4.0 * self.sized.layout.size),

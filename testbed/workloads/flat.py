@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from testbed.errors import InputError
 from testbed.workloads.calibration import averaging, normalisations
 from testbed.workloads.models.base import layout, trained
-
-T = TypeVar("T")
 
 
 def logits(output: Tensor | object) -> Tensor:
@@ -121,39 +116,3 @@ class FlatModel:
                 yield
             finally:
                 self.module.eval()
-
-
-def forward_flops(build: Callable[[], nn.Module], inputs: Tensor) -> int:
-    """Count the floating-point operations of a forward pass on `inputs`, from the layers' shapes.
-
-    A multiply-add is two operations. Convolutions, linear layers and the two products of attention count, as in the
-    figures that papers give (attention whole, though a causal one needs half: Chowdhery et al. 2022, "PaLM", appendix
-    B); normalisations do not, also where they are made of products (`models/lrn.py`, whose modules say
-    `counts_flops = False`). The backward pass costs about twice as much again.
-    """
-
-    def counted(where: torch.device) -> int:
-        module = build()
-        # A network that was there before keeps its values: they would be lost on a device without memory.
-        return _counted(module if where.type == "meta" else module.to(where), inputs.to(where))
-
-    return by_shapes(counted, inputs.device)
-
-
-def by_shapes(work: Callable[[torch.device], T], otherwise: torch.device) -> T:
-    """What `work` finds of a network on a device without memory, or where the network looks at values, on another."""
-    try:
-        with (meta := torch.device("meta")):
-            return work(meta)
-    except (NotImplementedError, RuntimeError):
-        return work(otherwise)
-
-
-def _counted(module: nn.Module, inputs: Tensor) -> int:
-    # Attention's fused kernels for CPUs are not known to the counter; its plain products are.
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
-        module.eval()(inputs)
-    counts = counter.get_flop_counts()
-    root = type(module).__name__
-    left_out = [name for name, part in module.named_modules() if not getattr(part, "counts_flops", True)]
-    return sum(counts["Global"].values()) - sum(sum(counts.get(f"{root}.{name}", {}).values()) for name in left_out)

@@ -11,7 +11,7 @@ import torch
 from testbed.layout import Layout
 from testbed.workloads import options as named
 from testbed.workloads.data.base import DATASETS, Data, Metric
-from testbed.workloads.flat import by_shapes, forward_flops
+from testbed.workloads.flops import by_shapes, forward_flops
 from testbed.workloads.models.base import Model, layout
 from testbed.workloads.models.known import Known
 from testbed.workloads.workload import LOSS
@@ -67,8 +67,12 @@ class SizedWorkload:
         if spec.outputs is None or spec.examples is None or model.input is None:
             return None
         build = partial(model.build, spec.outputs)
-        layers = by_shapes(lambda where: layout(build()), torch.device("cpu"))
-        flops = forward_flops(build, torch.zeros(1, *model.input))
+        example = torch.zeros(1, *model.input)
+
+        def sizes(where: torch.device) -> tuple[Layout, int]:
+            return layout(module := build()), forward_flops(module, example.to(where))
+
+        layers, flops = by_shapes(sizes, torch.device("cpu"))
         return cls(layers, flops, Examples(spec.examples, data.dataset, "sizes alone"))
 
     def initial_weights(self, seed: int) -> torch.Tensor:

@@ -19,7 +19,8 @@ from testbed.workloads.data.augment import fits
 from testbed.workloads.data.base import DATASETS, Data, Dataset, Metric, size_text
 from testbed.workloads.devices import Precision
 from testbed.workloads.evaluation import Evaluation, evaluate, train_loss
-from testbed.workloads.flat import FlatModel, forward_flops
+from testbed.workloads.flat import FlatModel
+from testbed.workloads.flops import forward_flops
 from testbed.workloads.launches import Launches
 from testbed.workloads.learner import Learner
 from testbed.workloads.memory import keep_freed
@@ -83,9 +84,9 @@ class Workload:
 
     @cached_property
     def forward_flops(self) -> int:
-        """Floating-point operations of one example's forward pass (see `flat.forward_flops`)."""
+        """Floating-point operations of one example's forward pass (see `flops.forward_flops`)."""
         inputs, _ = self.dataset.test_batch(np.arange(1))
-        return forward_flops(self._build, inputs)
+        return forward_flops(self.flat.module, inputs)
 
     def learner(self, shard: Indices, worker: int, batch_size: int, seed: int, training: Training) -> Learner:
         """Make what computes the gradients of worker number `worker`, on its `shard` of the training examples."""

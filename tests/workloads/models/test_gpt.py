@@ -13,7 +13,7 @@ from torch.nn import functional
 from testbed.workloads import Workload
 from testbed.workloads.config import Training
 from testbed.workloads.data.text import cut
-from testbed.workloads.flat import forward_flops
+from testbed.workloads.flops import forward_flops
 from testbed.workloads.models import base as models
 from testbed.workloads.optimizer import AdamW
 
@@ -37,7 +37,7 @@ def test_operations_are_the_linear_layers_and_attentions_two_products() -> None:
     linear = tokens * (SMALL["layers"] * 12 * width * width + width * 20)
     attention = SMALL["layers"] * 2 * tokens * tokens * width
     example = torch.zeros(1, tokens, dtype=torch.int64)
-    assert forward_flops(initial, example) == 2 * (linear + attention)
+    assert forward_flops(initial(), example) == 2 * (linear + attention)
 
 
 def test_a_score_depends_on_nothing_that_comes_later() -> None:
