@@ -103,8 +103,9 @@ def trajectory(system: str, options: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_golden_trajectory(small_data: None, case: str, request: pytest.FixtureRequest) -> None:
-    """Times, bytes and rounds are exact; losses may differ where a library sums in another order.
+    """Times, bytes and rounds are exact; losses may differ where a library or a CPU sums in another order.
 
+    By 6e-6 at DiLoCo's seventh step, between two makes of CPU: an outer step takes a momentum of what each summed.
     So do the sizes of messages that depend on the values they carry, and the times these take.
     """
     found = trajectory(*CASES[case])
@@ -114,8 +115,8 @@ def test_golden_trajectory(small_data: None, case: str, request: pytest.FixtureR
     golden = json.loads(path.read_text())
     for key in ("time_s", "wan_bytes", "exchanges"):
         assert found[key] == (golden[key] if CASES[case][0] not in SIZED_BY_VALUES else like(golden[key]))
-    assert found["loss"] == pytest.approx(golden["loss"], rel=0, abs=1e-6)
-    assert found["norm"] == pytest.approx(golden["norm"], rel=1e-6)
+    assert found["loss"] == pytest.approx(golden["loss"], rel=0, abs=5e-5)
+    assert found["norm"] == pytest.approx(golden["norm"], rel=1e-5)
 
 
 @pytest.mark.slow
