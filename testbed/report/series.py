@@ -18,7 +18,7 @@ from testbed.record.series import Grid
 from testbed.report.numbers import faultless
 from testbed.report.numbers.progress import of_series
 from testbed.report.numbers.sentences import caveats, conditions, title
-from testbed.report.numbers.summary import begun, summarize
+from testbed.report.numbers.summary import counted, summarize
 from testbed.report.numbers.tables import csv, markdown_table, markdown_text, rows
 from testbed.report.page.markdown import markdown_beside, provenance
 from testbed.report.papers import beside
@@ -111,7 +111,7 @@ def show_series(folder: Path, console: Console | None = None) -> None:
 def _read(folder: Path) -> _Series:
     labels = list(series.read(folder).points)
     runs = {label: load(folder / label) for label in labels if (folder / label / RUN_FILE).is_file()}
-    frames = {label: begun(summarize(run)) for label, run in runs.items()}
+    frames = {label: counted(summarize(run)) for label, run in runs.items()}
     return _Series(folder, len(labels), runs, {label: frame for label, frame in frames.items() if len(frame)})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +66,10 @@ def write_run(
     seeds: Sequence[int] = (0,),
     steps: int = 120,
     target: dict[str, Any] | None = None,
-    ends: dict[str, tuple[int, str | None]] | None = None,
+    ends: Mapping[str | tuple[str, int], tuple[int, str | None]] | None = None,
     **facts: Any,
 ) -> Path:
-    """Write a run; `ends` gives a system's steps and how it ended, `facts` are fields of `RunInfo`."""
+    """Write a run; `ends` gives a system's (or one seed's) steps and how it ended, `facts` are fields of `RunInfo`."""
     experiment = {
         "model": {"name": "cifarnet"},
         "data": {"dataset": "cifar10"},
@@ -96,8 +96,9 @@ def write_run(
         setattr(info, key, value)
     write_info(folder, info)
     for system in systems:
-        done, ended = (ends or {}).get(system, (steps, "finished"))
         for seed in seeds:
+            given = ends or {}
+            done, ended = given.get((system, seed), given.get(system, (steps, "finished")))
             one = folder / system / f"seed-{seed}"
             shutil.copytree(recorded(system, seed, done, ended), one)
             checksums = read_info(one, ResultInfo).checksums

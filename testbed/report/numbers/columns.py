@@ -11,7 +11,7 @@ import pandas as pd
 from testbed.record.info import DONE
 from testbed.report.looks import look
 from testbed.report.numbers.asked import spoken
-from testbed.report.numbers.summary import BASELINE, REACHED, SPENT, aggregate
+from testbed.report.numbers.summary import BASELINE, REACHED, SPENT, aggregate, counted
 from testbed.report.numbers.wording import (
     NO_EXCHANGE,
     NONE,
@@ -132,6 +132,7 @@ def with_rest(frame: pd.DataFrame) -> pd.DataFrame:
 
 def table(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[Column]) -> tuple[list[str], list[list[str]]]:
     """Heads and cells: one row per system (or other key), over its seeds if there are several."""
+    frame = counted(frame, by)
     together = aggregate(frame, by, [column.metric for column in columns])
     several = len(together) < len(frame)
     unfinished = frame[~frame["status"].isin(DONE)].set_index(list(by)).index

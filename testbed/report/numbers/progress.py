@@ -18,20 +18,20 @@ def of_run(folder: Path, systems: Iterable[str], seeds: Iterable[int]) -> str:
     folder : of the run
     systems, seeds : that the run is to play
     """
-    return _said(to_resume(folder), *_counted(folder, systems, seeds))
+    return _said(to_resume(folder), *counts(folder, systems, seeds))
 
 
 def of_series(folder: Path) -> str:
     """The same of the series in `folder`: systems and seeds of all its runs."""
     done = wanted = 0
     for label, experiment in series.read(folder).points.items():
-        counted = _counted(folder / label, experiment["systems"], experiment["run"]["seeds"])
+        counted = counts(folder / label, experiment["systems"], experiment["run"]["seeds"])
         done, wanted = done + counted[0], wanted + counted[1]
     return _said(folder, done, wanted)
 
 
-def _counted(folder: Path, systems: Iterable[str], seeds: Iterable[int]) -> tuple[int, int]:
-    """How many of a run's systems and seeds are done, and how many there are."""
+def counts(folder: Path, systems: Iterable[str], seeds: Iterable[int]) -> tuple[int, int]:
+    """How many of a run's systems and seeds are done, and how many there are to be."""
     names, places = {f"seed-{seed}" for seed in seeds}, [folder / system for system in set(systems)]
     there = [play for place in places if place.is_dir() for play in place.iterdir() if play.name in names]
     return sum(map(_is_done, there)), len(places) * len(names)

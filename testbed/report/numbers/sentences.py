@@ -12,7 +12,7 @@ from testbed.report.looks import look
 from testbed.report.numbers import progress, why
 from testbed.report.numbers.asked import Target, data_name, experiment_of, flat, is_modelled, model_name, timing_only
 from testbed.report.numbers.disturbed import never_met
-from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate, begun
+from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate
 from testbed.report.numbers.wording import NO_EXCHANGE, duration, is_missing, percent, times
 
 LATE_MS = 1.0  # of the delay line's 99th percentile; beyond it a run's report says so
@@ -106,9 +106,11 @@ def verdict(run: Run, frame: pd.DataFrame) -> str:
     if timing_only(run.info) and frame["mean_step_s"].notna().any():
         return _shortest_step(frame)
     target = Target.of(run.info)
-    if not target.stated or not len(frame):
+    if not target.stated:
         return ""
     together = aggregate(frame).sort_values("time_to_target_s", kind="stable")
+    if not len(together):
+        return ""
     first = together.iloc[0]
     if is_missing(first["time_to_target_s"]):
         done = frame["status"].eq("finished").all()
@@ -143,7 +145,7 @@ def fidelity(info: RunInfo) -> str:
 
 def headlines(run: Run, frame: pd.DataFrame) -> list[str]:
     """One sentence per system against the baseline: time to target, accuracy, bytes; measured, whatever it is."""
-    together = {record["system"]: record for record in aggregate(begun(frame)).to_dict("records")}
+    together = {record["system"]: record for record in aggregate(frame).to_dict("records")}
     base = together.pop(BASELINE, None)
     if base is None:
         return []

@@ -45,6 +45,7 @@ import numpy as np
 import pandas as pd
 
 from testbed.record.events import is_wan
+from testbed.record.info import DONE
 from testbed.record.reader import Result, Run, load
 from testbed.report.numbers import prices, reached
 from testbed.report.numbers.asked import Target, data_name, model_name, reported, timing_only
@@ -240,13 +241,21 @@ def _interval(group: pd.DataFrame, metric: str) -> tuple[float, float, float]:
     return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))
 
 
-def begun(frame: pd.DataFrame) -> pd.DataFrame:
-    """A summary without the systems and seeds of which no step is recorded: there is nothing to show."""
-    return frame[frame["steps"] > 0]
+def counted(frame: pd.DataFrame, by: Sequence[str] = ("system",)) -> pd.DataFrame:
+    """The rows of a summary that a mean is taken of: those that are done; where none is, those that have a step.
+
+    A seed that was stopped has not missed its target, and its bytes and its loss are those of a part. All rows of a
+    frame that does not say.
+    """
+    if not {"status", "steps"} <= set(frame):
+        return frame
+    done = frame["status"].isin(DONE)
+    some = done.groupby([frame[name] for name in by], dropna=False).transform("any")
+    return frame[done | (~some & (frame["steps"] > 0))]
 
 
 def aggregate(frame: pd.DataFrame, by: Sequence[str] = ("system",), metrics: Sequence[str] = METRICS) -> pd.DataFrame:
-    """Mean and 95 % t-interval over the seeds of each system.
+    """Mean and 95 % t-interval over the seeds of each system that are `counted`.
 
     Returns
     -------
@@ -258,7 +267,7 @@ def aggregate(frame: pd.DataFrame, by: Sequence[str] = ("system",), metrics: Seq
     make the rest look faster than they are.
     """
     rows = []
-    for key, group in frame.groupby(list(by), sort=False, dropna=False):
+    for key, group in counted(frame, by).groupby(list(by), sort=False, dropna=False):
         row: dict[str, Any] = dict(zip(by, key, strict=True))
         row["seeds"] = len(group)
         row |= {name: int(group[metric].notna().sum()) for name, metric in REACHED.items()}

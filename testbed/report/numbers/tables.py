@@ -10,7 +10,7 @@ import pandas as pd
 from testbed.report.numbers import columns
 from testbed.report.numbers.columns import Column, speedup_metric, table, with_rest
 from testbed.report.numbers.compare import Comparison
-from testbed.report.numbers.summary import BASELINE, begun
+from testbed.report.numbers.summary import BASELINE, counted
 from testbed.report.numbers.wording import times
 
 
@@ -20,7 +20,7 @@ def rows(frame: pd.DataFrame, by: Sequence[str] = ("system",)) -> tuple[list[str
     Where nothing crosses a WAN, all in one region, the bytes inside it are shown instead. Of what has not begun there
     is no row.
     """
-    frame = begun(frame)
+    frame = counted(frame, by)
     shown = {"lan_bytes"} if frame["wan_bytes"].eq(0).fillna(False).all() else {"wan_bytes", "compression"}
     traffic = [column for column in columns.traffic(frame) if column.metric in shown]
     speedup = [Column("speedup", speedup_metric(BASELINE), times)] if (frame["target"] != "").any() else []

@@ -10,7 +10,7 @@ from testbed.record.reader import Run
 from testbed.report.numbers import disturbed, why
 from testbed.report.numbers.compare import Comparison
 from testbed.report.numbers.sentences import caveats, conditions, fidelity, headlines, title
-from testbed.report.numbers.summary import aggregate
+from testbed.report.numbers.summary import aggregate, counted
 from testbed.report.numbers.tables import compared_tables, markdown_table, markdown_text, rows
 from testbed.report.papers import beside
 
@@ -24,7 +24,7 @@ def markdown(run: Run, frame: pd.DataFrame) -> str:
     parts += [f"> **{markdown_text(sentence)}**" for sentence in caveats(run, frame)]
     parts.append("\n".join(f"- {markdown_text(sentence)}" for sentence in headlines(run, frame)))
     parts.append(markdown_table(heads, cells))
-    if len(aggregate(frame)) < len(frame):
+    if len(aggregate(frame)) < len(counted(frame)):
         parts.append("Mean over the seeds ± half its 95 % interval (Student's t); each seed is in summary.csv.")
     if cells := disturbed.rows(run):
         parts += ["## Under faults", markdown_table(disturbed.HEADS, cells), disturbed.NOTE]

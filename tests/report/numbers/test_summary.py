@@ -16,7 +16,9 @@ from testbed.record.recorder import Recorder
 from testbed.report.numbers.asked import Target
 from testbed.report.numbers.interval import half_width, t_975
 from testbed.report.numbers.reached import running_mean
+from testbed.report.numbers.sentences import caveats
 from testbed.report.numbers.summary import COLUMNS, SPENT, aggregate, relate, summarize
+from testbed.report.numbers.tables import rows
 
 MakeRun = Callable[..., Path]
 ROW = dict(zip(COLUMNS, [None] * len(COLUMNS), strict=True))
@@ -116,6 +118,26 @@ def test_seeds_are_related_to_their_own_baseline(make_run: MakeRun) -> None:
         assert speedups["terngrad"] == pytest.approx(times["baseline"] / times["terngrad"]), seed
 
 
+def test_a_mean_is_of_what_is_done_and_where_nothing_is_of_what_has_begun(make_run: MakeRun) -> None:
+    stopped: dict[str | tuple[str, int], tuple[int, str | None]] = {
+        ("terngrad", 1): (20, "interrupted"),
+        "weightgrad": (30, None),
+    }
+    run = load(make_run(seeds=(0, 1), ends={**stopped, ("weightgrad", 1): (0, None)}))
+    frame = summarize(run)
+    together = aggregate(frame).set_index("system")
+    assert list(together["seeds"]) == [2, 1, 1] and list(together["reached"]) == [2, 1, 0]
+    assert list(together["steps"]) == [120, 120, 30]
+    heads, cells = rows(frame)
+    assert [dict(zip(heads, line, strict=True))["system"] for line in cells] == [
+        "Baseline",
+        "TernGrad",
+        "WeightGrad (unfinished)",
+    ]
+    said = " ".join(caveats(run, frame))
+    assert "3 of 6 finished" in said and "terngrad seed 1 is interrupted: 20 steps recorded" in said
+
+
 def test_one_nan_or_huge_loss_spoils_no_more_than_its_window() -> None:
     means = running_mean(np.array([np.nan, 1.0, 1e30, 2.0, 4.0]), 2)
     assert np.isnan(means[:2]).all() and list(means[2:]) == [5e29, 5e29, 3.0]
@@ -172,7 +194,8 @@ def test_the_interval_is_students() -> None:
 
 
 def test_aggregate_gives_mean_and_interval_and_never_averages_over_only_the_lucky_seeds() -> None:
-    rows = [{**ROW, "system": "a", "seed": k, "final_loss": k + 1.0, "time_to_target_s": 5.0} for k in range(3)]
+    done = {**ROW, "system": "a", "status": "finished", "steps": 5, "time_to_target_s": 5.0}
+    rows = [{**done, "seed": k, "final_loss": k + 1.0} for k in range(3)]
     rows[2]["time_to_target_s"] = None
     frame = aggregate(pd.DataFrame(rows).astype({"time_to_target_s": "float64"}))
     row = frame.iloc[0]

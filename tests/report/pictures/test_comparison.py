@@ -88,8 +88,25 @@ def test_a_target_out_of_reach_is_written_not_drawn_as_a_bar(make_run: MakeRun) 
     figure = draw(make_run(ends={"terngrad": (20, "interrupted")}))
     speedup = figure.axes[2]
     assert texts(speedup)[1] == "not reached" and speedup.patches[1].get_width() == 0
-    assert "1 of 3 results unfinished" in heading(figure)
+    assert "2 of 3 finished" in heading(figure)
     assert "per step" in figure.axes[3].get_title(loc="left")  # totals of unequal runs would mislead
+
+
+def test_a_seed_that_was_stopped_or_has_not_begun_changes_no_line_and_no_bar(make_run: MakeRun) -> None:
+    """Means are of what is done: a stopped seed has not missed the target, and its bytes are those of a part."""
+    systems = ["baseline", "terngrad"]
+    whole = draw(make_run("whole", systems=systems, seeds=(0, 1)))
+    ends: dict[str | tuple[str, int], tuple[int, str | None]] = {("terngrad", 2): (20, "interrupted")}
+    part = draw(
+        make_run("part", systems=[*systems, "weightgrad"], seeds=(0, 1, 2), ends={**ends, "weightgrad": (0, None)})
+    )
+    other = draw(make_run("other", systems=systems, seeds=(0, 1, 2)))
+    for k in (2, 3):
+        assert texts(part.axes[k])[1] == texts(whole.axes[k])[1] != texts(other.axes[k])[1]
+        assert len(part.axes[k].get_yticklabels()) == 2
+    line = part.axes[0].lines[1].get_xydata()
+    assert np.array_equal(line, whole.axes[0].lines[1].get_xydata()) and line[-1][0] == 120
+    assert "5 of 9 finished" in heading(part)
 
 
 def test_without_a_baseline_the_times_are_drawn(make_run: MakeRun) -> None:

@@ -13,13 +13,14 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from testbed.record.info import DONE, RunInfo
+from testbed.record.info import RunInfo
 from testbed.record.reader import Run
 from testbed.report.looks import look
+from testbed.report.numbers import progress
 from testbed.report.numbers.asked import Target, data_name, timing_only
 from testbed.report.numbers.curves import Curve, curves_of
 from testbed.report.numbers.sentences import conditions, judged, title, verdict
-from testbed.report.numbers.summary import BASELINE, aggregate
+from testbed.report.numbers.summary import BASELINE, aggregate, counted
 from testbed.report.numbers.wording import NO_EXCHANGE, NOT_REACHED, clock, duration, is_missing, size, times
 from testbed.report.pictures import parts
 from testbed.report.pictures.registry import picture
@@ -38,7 +39,7 @@ def comparison(run: Run, frame: pd.DataFrame) -> Figure:
     Loss by step and by time, speedup over the baseline, bytes; where no system reached the target, how long a step
     takes in the place of speedups; of a run in which nothing was computed, these two alone.
     """
-    handles = [handle(system) for system in dict.fromkeys(frame["system"])]
+    handles = [handle(system) for system in dict.fromkeys(counted(frame)["system"])]
     count = len(handles)
     columns = parts.columns_within(WIDTH, [str(one.get_label()) for one in handles], LEGEND_COLUMNS)
     rows = max(math.ceil(count / columns), 1)
@@ -85,9 +86,9 @@ def _head(figure: SubFigure, height: float, run: Run, frame: pd.DataFrame) -> No
     figure.text(0.012, 1 - 0.68 / height, conditions(run), fontsize=8.6, color=INK.small, va="top")
     stands_in = run.info.data.stand_in and not timing_only(run.info)
     warnings = [f"STAND-IN DATA, not {data_name(run.info).removeprefix('stand-in for ')}"] if stands_in else []
-    unfinished = (~frame["status"].isin(DONE)).sum()
-    if unfinished:
-        warnings.append(f"{unfinished} of {len(frame)} results unfinished")
+    done, wanted = progress.counts(run.folder, run.info.systems, run.info.seeds)
+    if done < wanted:
+        warnings.append(f"{done} of {wanted} finished")
     if warnings:
         band = {"facecolor": INK.warning, "edgecolor": "none", "boxstyle": "round,pad=0.35"}
         text = " · ".join(warnings)
