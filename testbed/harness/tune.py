@@ -15,7 +15,7 @@ another machine neither.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -147,13 +147,31 @@ def _tune_one(folder: Path, data: dict[str, Any], fabric: str, budget: Budget, s
 
 
 def knobs(experiment: Experiment, system: str) -> dict[str, Knob]:
-    """What is searched for a system: its rate, its momentum where it has one, and its own knobs (see `proposal`)."""
+    """What is searched for a system: its rate, its momentum where it has one, and its own knobs (see `proposal`).
+
+    Of a knob's choices those that the system refuses beside its other options are left out: Streaming DiLoCo takes no
+    period that is shorter than its overlap. A trial of them would be lost.
+    """
     training, kind = experiment.training, experiment.kind_of(system)
     has_momentum = kind.own_momentum or isinstance(training.optimizer, SGD)
     momentum = getattr(training.optimizer, "momentum", 0.0) if has_momentum else 0.0
     rate = long_run({"rate": training.schedule.rate, "momentum": momentum})
     found = {"rate": Knob(low=rate / SPAN, high=rate * SPAN)}
-    return found | ({"momentum": Knob(choices=(0.0, 0.9))} if has_momentum else {}) | dict(kind.knobs)
+    own = {name: _taken(experiment, system, name, knob) for name, knob in kind.knobs.items()}
+    return found | ({"momentum": Knob(choices=(0.0, 0.9))} if has_momentum else {}) | own
+
+
+def _taken(experiment: Experiment, system: str, name: str, knob: Knob) -> Knob:
+    """A knob with the choices that the system takes; as it is where it takes none but what stands."""
+
+    def takes(choice: Any) -> bool:
+        try:
+            _with_options(experiment, system, {name: choice})
+        except InputError:
+            return False
+        return True
+
+    return replace(knob, choices=tuple(filter(takes, knob.choices)) or knob.choices)
 
 
 def standing(experiment: Experiment, system: str) -> dict[str, Any]:
@@ -194,10 +212,8 @@ def attempt(
     Nothing is saved on the way: at a checkpoint all stand still, which costs most where it is sent while computing.
     It ends once its mean over the seeds can only be above the best that the trials before it have reached.
     """
-    data, steps = experiment.as_dict(), experiment.training.steps
-    own = data["systems"][system]
-    run = {
-        **data["run"],
+    steps = experiment.training.steps
+    run: dict[str, Any] = {
         "seeds": list(seeds),
         "checkpoint_steps": steps,
         "probe_steps": experiment.run.probe_steps or max(1, steps // PROBES),
@@ -206,7 +222,16 @@ def attempt(
     }
     if least_s := _least_s(before):
         run["stop_after_s"] = least_s * len(seeds)
-    return from_dict({**data, "systems": {system: {**own, **values}}, "run": run}, "the experiment")
+    return _with_options(experiment, system, values, run)
+
+
+def _with_options(
+    experiment: Experiment, system: str, options: Mapping[str, Any], run: Mapping[str, Any] | None = None
+) -> Experiment:
+    """The experiment with one system alone, some of its options and of its [run] changed; InputError: not to be had."""
+    data = experiment.as_dict()
+    systems = {system: {**data["systems"][system], **options}}
+    return from_dict({**data, "systems": systems, "run": {**data["run"], **(run or {})}}, "the experiment")
 
 
 def _least_s(found: Sequence[Outcome]) -> float:

@@ -207,3 +207,10 @@ def test_the_command_writes_a_file(
     assert list(point.experiment.systems) == ["baseline"]
     assert main([*command, "--seeds", "0"]) == 2
     assert "--seeds: 0 is one of run.seeds" in capsys.readouterr().err
+
+
+def test_what_a_system_refuses_beside_its_other_options_is_not_searched() -> None:
+    it = experiment(systems={"streaming-diloco": {}, "sync": {"of": "streaming-diloco", "overlap_steps": 0}})
+    assert tune.knobs(it, "streaming-diloco")["local_steps"].choices == (20, 50)  # of 2 fragments that overlap 5 steps
+    assert tune.knobs(it, "sync")["local_steps"].choices == (5, 10, 20, 50)
+    assert tune.standing(it, "streaming-diloco")["local_steps"] == 20
