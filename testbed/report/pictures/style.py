@@ -7,26 +7,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import msgspec
+import numpy as np
 from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import LayoutEngine
+from matplotlib.layout_engine import LayoutEngine, PlaceHolderLayoutEngine
 from matplotlib.text import Text
 from PIL import Image
 
 from testbed.files import replacing
 
 # No date and no version, so that the same records make the same file.
-METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Creator": None, "Producer": None}}
-FORMATS = tuple(METADATA)
+PDF_FACTS = {"CreationDate": None, "Creator": None, "Producer": None}
+FORMATS = ("png", "pdf")
 COLORS = 256  # of a PNG
+FINAL = (type(None), PlaceHolderLayoutEngine)  # what a figure has whose layout is not sought any more
 POWER = re.compile(r"\$\\mathdefault\{(\\times|[\d.-])*(\^\{[\d.-]*\})?\}\$")  # as matplotlib labels the ticks
 
 
@@ -109,18 +111,19 @@ class Sheet(Figure):
 
 def settle(figure: Figure) -> Figure:
     """Find the layout, which takes longer than the drawing, and make it final; `savefig` alone finds it every time."""
-    if figure.get_layout_engine() is not None:
+    if not isinstance(figure.get_layout_engine(), FINAL):
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")
+        figure.set_layout_engine("none")  # which leaves a placeholder where there was one
     return figure
 
 
 def png(figure: Figure) -> bytes:
     """A figure as the content of a PNG file of at most `COLORS` colours, which makes it less than half as large."""
-    drawn, content = BytesIO(), BytesIO()
-    settle(figure).savefig(drawn, format="png", metadata=METADATA["png"])
-    image = Image.open(drawn).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
-    image.save(content, "PNG", dpi=(figure.dpi, figure.dpi))
+    canvas, content = FigureCanvasAgg(settle(figure)), BytesIO()
+    with drawing(figure.style) if isinstance(figure, Sheet) else nullcontext():
+        canvas.draw()  # once; `savefig` draws twice, the first time for a layout
+    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    image.quantize(COLORS, dither=Image.Dither.NONE).save(content, "PNG", dpi=(figure.dpi, figure.dpi))
     return content.getvalue()
 
 
@@ -131,7 +134,7 @@ def save(figure: Figure, path: Path, kind: str = "png") -> None:
         if kind == "png":
             temporary.write_bytes(png(figure))
         else:
-            figure.savefig(temporary, format=kind, metadata=METADATA[kind])
+            figure.savefig(temporary, format=kind, metadata=PDF_FACTS)
 
 
 def save_all(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
