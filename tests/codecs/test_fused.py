@@ -21,6 +21,7 @@ from testbed.gpu.standin import DEVICE
 CASES = Path(__file__).parent / "interpreted_kernels.py"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 def test_kernels_make_the_bytes_of_the_cpu() -> None:
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CASES)]

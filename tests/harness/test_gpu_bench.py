@@ -62,6 +62,7 @@ def test_a_part_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str])
     assert "no part 'codec'; did you mean 'codecs'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_codecs_are_compared_to_the_byte(plan: Plan) -> None:
     found = done(plan, "doctor", "codecs")
     assert found["codecs"].holds
@@ -88,6 +89,7 @@ def test_codecs_and_steps_are_timed(small_data: None, plan: Plan) -> None:
     assert all(each["wall"] > 0 for each in found["steps"].figures)
 
 
+@pytest.mark.slow
 def test_one_of_each_thing_is_timed(small_data: None, plan: Plan) -> None:
     found = {
         each["name"]: each for each in done(replace(plan, gradients=(("cifarnet", 4),)), "figures")["figures"].figures
