@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -80,7 +81,8 @@ def test_a_byte_that_differs_is_told(plan: Plan, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_codecs_and_steps_are_timed(small_data: None, plan: Plan) -> None:
+def test_codecs_and_steps_are_timed(small_data: None, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("testbed.harness.gpu.bench.SPEEDS_S", math.inf)  # a machine may be as slow as it likes
     found = done(plan, "speeds", "steps")
     assert {each["codec"] for each in found["speeds"].figures} == set(checks.CODECS)
     assert all(each["encode_gbyte_s"] > 0 for each in found["speeds"].figures)
