@@ -162,7 +162,7 @@ def knobs(experiment: Experiment, system: str) -> dict[str, Knob]:
 
 
 def _taken(experiment: Experiment, system: str, name: str, knob: Knob) -> Knob:
-    """A knob with the choices that the system takes; as it is where it takes none but what stands."""
+    """A knob with the choices that the system takes; as it is where it takes none."""
 
     def takes(choice: Any) -> bool:
         try:

@@ -32,6 +32,7 @@ PACKAGES = (
 GIT_TIMEOUT_S = 5.0
 CRC = b',\n  "crc": "'  # begins the last line of a file of facts
 DONE = ("finished", "ended")  # the statuses of a system and seed that has nothing left to do
+OVER = (*DONE, "failed")  # of one that was not merely stopped: what diverged has missed its target
 
 
 class Environment(msgspec.Struct, kw_only=True):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from testbed.record.info import DONE
+from testbed.record.info import OVER
 from testbed.record.reader import Result, Run
 from testbed.report.numbers.asked import Target, timing_only
 from testbed.report.numbers.interval import half_width
@@ -17,7 +17,7 @@ POINTS = 1500  # of a line; more cannot be told apart
 
 @dataclass(frozen=True)
 class Curve:
-    """A system's training loss over the steps that all its seeds have done (those that are done, where any is).
+    """A system's training loss over the steps that all its seeds have done (those that are over, where any is).
 
     All arrays are of shape (steps,). `half` is half the 95 % interval over the `seeds`, NaN for one seed.
     """
@@ -43,7 +43,7 @@ def curves_of(run: Run) -> list[Curve]:
     window = Target.of(run.info).window
     for system in dict.fromkeys(result.system for result in run.results):
         begun = [r for r in run.results if r.system == system and len(r.steps)]
-        results = [r for r in begun if r.status in DONE] or begun  # a line of all ends where its shortest does
+        results = [r for r in begun if r.status in OVER] or begun  # a line of all ends where its shortest does
         seeds = [r.steps for r in results]
         if not seeds:
             continue

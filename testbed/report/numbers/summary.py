@@ -45,7 +45,7 @@ import numpy as np
 import pandas as pd
 
 from testbed.record.events import is_wan
-from testbed.record.info import DONE
+from testbed.record.info import OVER
 from testbed.record.reader import Result, Run, load
 from testbed.report.numbers import prices, reached
 from testbed.report.numbers.asked import Target, data_name, model_name, reported, timing_only
@@ -242,16 +242,16 @@ def _interval(group: pd.DataFrame, metric: str) -> tuple[float, float, float]:
 
 
 def counted(frame: pd.DataFrame, by: Sequence[str] = ("system",)) -> pd.DataFrame:
-    """The rows of a summary that a mean is taken of: those that are done; where none is, those that have a step.
+    """The rows of a summary that a mean is taken of: those that are over; where none is, those that have a step.
 
-    A seed that was stopped has not missed its target, and its bytes and its loss are those of a part. All rows of a
-    frame that does not say.
+    A seed that was stopped has not missed its target, and its bytes and its loss are those of a part. One that failed
+    counts, as when it diverged: without it the mean would be of the lucky. All rows of a frame that does not say.
     """
     if not {"status", "steps"} <= set(frame):
         return frame
-    done = frame["status"].isin(DONE)
-    some = done.groupby([frame[name] for name in by], dropna=False).transform("any")
-    return frame[done | (~some & (frame["steps"] > 0))]
+    over, begun = frame["status"].isin(OVER), frame["steps"] > 0
+    some = (over & begun).groupby([frame[name] for name in by], dropna=False).transform("any")
+    return frame[(over & some) | (begun & ~some)]
 
 
 def aggregate(frame: pd.DataFrame, by: Sequence[str] = ("system",), metrics: Sequence[str] = METRICS) -> pd.DataFrame:

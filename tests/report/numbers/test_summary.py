@@ -138,6 +138,19 @@ def test_a_mean_is_of_what_is_done_and_where_nothing_is_of_what_has_begun(make_r
     assert "3 of 6 finished" in said and "terngrad seed 1 is interrupted: 20 steps recorded" in said
 
 
+def test_a_seed_that_failed_is_not_left_out_of_a_mean(make_run: MakeRun) -> None:
+    """What diverges in one of three seeds has not reached its target by the mean of the other two."""
+    for steps in (30, 0):
+        ends: dict[str | tuple[str, int], tuple[int, str | None]] = {("terngrad", 2): (steps, "failed")}
+        frame = summarize(load(make_run(f"failed-{steps}", seeds=(0, 1, 2), ends=ends)))
+        terngrad = aggregate(frame).set_index("system").loc["terngrad"]
+        assert (terngrad["seeds"], terngrad["reached"]) == (3, 2)
+        assert pd.isna(terngrad["time_to_target_s"]) and pd.isna(terngrad["speedup_vs_baseline"])
+        heads, cells = rows(frame)
+        [line] = [dict(zip(heads, each, strict=True)) for each in cells if "TernGrad" in each[0]]
+        assert line["system"] == "TernGrad (unfinished)" and line["time to target"] == "not reached by 1"
+
+
 def test_one_nan_or_huge_loss_spoils_no_more_than_its_window() -> None:
     means = running_mean(np.array([np.nan, 1.0, 1e30, 2.0, 4.0]), 2)
     assert np.isnan(means[:2]).all() and list(means[2:]) == [5e29, 5e29, 3.0]
