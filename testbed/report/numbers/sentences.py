@@ -12,7 +12,7 @@ from testbed.report.looks import look
 from testbed.report.numbers import progress, why
 from testbed.report.numbers.asked import Target, data_name, experiment_of, flat, is_modelled, model_name, timing_only
 from testbed.report.numbers.disturbed import never_met
-from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate
+from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate, counted
 from testbed.report.numbers.wording import NO_EXCHANGE, duration, is_missing, percent, times
 
 LATE_MS = 1.0  # of the delay line's 99th percentile; beyond it a run's report says so
@@ -75,8 +75,7 @@ def caveats(run: Run, frame: pd.DataFrame) -> list[str]:
         f"{row.system} seed {row.seed} is {row.status}: {row.steps:,} steps recorded." for row in ends.itertuples()
     ]
     said += never_met(run)
-    short = frame.loc[frame["steps"].between(1, FINAL_STEPS - 1), "steps"]
-    if len(short) and trained:
+    if trained and counted(frame)["steps"].between(1, FINAL_STEPS - 1).any():
         said.append(f"Fewer than {FINAL_STEPS} steps: the final loss is the mean of all of them.")
     if len(frame) and BASELINE not in set(frame["system"]):
         said.append("No baseline in this run: speedup and compression have nothing to be measured against.")
