@@ -98,19 +98,20 @@ def settings(*changes: str) -> list[str]:
     return [part for change in changes for part in ("--set", change)]
 
 
-def called(*arguments: str) -> None:
-    """Run `testbed`; an error ends this script, too."""
-    subprocess.run(command(*arguments), check=True)
+def called(*arguments: str, alone: bool = True) -> None:
+    """Run `testbed`, on one thread where it is not `alone`; an error ends this script, too."""
+    environment = {} if alone else {"OMP_NUM_THREADS": "1"}
+    subprocess.run(command(*arguments), check=True, env=os.environ | environment)
 
 
-def played(plan: Plan, folder: Path, experiment: str, *arguments: str, jobs: int = 0) -> testbed.Run:
-    """The run in a folder, begun or gone on with where it is not done; `jobs` plays at once, 0 for one a core."""
-    quietly = ["--quiet", *(["--jobs", str(jobs)] if jobs else [])]
+def played(plan: Plan, folder: Path, experiment: str, *arguments: str, alone: bool = True) -> testbed.Run:
+    """The run in a folder, begun or gone on with where it is not done; one play at a time where it is not `alone`."""
+    quietly = ["--quiet", *([] if alone else ["--jobs", "1"])]
     kept = sorted((folder / Path(experiment).stem).glob("*/run.json"))
     if kept:
-        called("run", "--resume", str(kept[-1].parent), *quietly)
+        called("run", "--resume", str(kept[-1].parent), *quietly, alone=alone)
     else:
-        called("run", experiment, "--out", str(folder), *quietly, *plan.changed, *arguments)
+        called("run", experiment, "--out", str(folder), *quietly, *plan.changed, *arguments, alone=alone)
     run = testbed.load(sorted((folder / Path(experiment).stem).glob("*/run.json"))[-1].parent)
     assert isinstance(run, testbed.Run)
     return run
@@ -207,7 +208,7 @@ def in_cell(plan: Plan, workload: str, base: Base, profile: str, device: str) ->
 
     def play(name: str, systems: Sequence[str], *arguments: str) -> testbed.Run:
         chosen = ["--systems", ",".join(systems)]
-        return played(plan, here / name, base.experiment, *chosen, *where, *arguments, jobs=1)
+        return played(plan, here / name, base.experiment, *chosen, *where, *arguments, alone=False)
 
     ours = play("ours", OVERLAPS, *seeds)
     end = play("end", [OURS], "--seeds", "100", *length(CLOSING))

@@ -5,7 +5,6 @@ The data set and the model are opened once per process and shared by all its rol
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,8 +45,6 @@ class Assembly:
     device_name : where the math runs, "cpu" or "cuda"
     allow_download : fetch a data set that is missing; not from within the sandbox, where there is no network
     on_notice : called with a line the user should read (a download, a stand-in)
-    testing_threads : that a test of a model takes; None for all cores. Where another run is on each core, threads that
-        wait for each other made a test take four times as long
 
     Attributes
     ----------
@@ -60,10 +57,9 @@ class Assembly:
         device_name: str = "cpu",
         allow_download: bool = False,
         on_notice: Callable[[str], None] = lambda line: None,
-        testing_threads: int | None = None,
     ) -> None:
         self.experiment = experiment
-        self._testing_threads = testing_threads or len(os.sched_getaffinity(0))
+        self._testing_threads = torch.get_num_threads()  # one where another run is on each core, see `pool`
         self.device = device(device_name)
         self.home = torch.device("cpu")
         self._allow_download = allow_download

@@ -83,7 +83,7 @@ def run_all(errands: Sequence[Errand], processes: int) -> None:
     try:
         while left or running:
             while left and len(running) < processes:
-                ours, process = _start(left.pop(0))
+                ours, process = _start(left.pop(0), processes)
                 running[ours] = process
             ready = wait(list(running))
             for ours in [each for each in running if each in ready]:
@@ -95,9 +95,9 @@ def run_all(errands: Sequence[Errand], processes: int) -> None:
             process.join()
 
 
-def _start(errand: Errand) -> tuple[Connection, BaseProcess]:
+def _start(errand: Errand, processes: int) -> tuple[Connection, BaseProcess]:
     ours, theirs = _context.Pipe(duplex=False)
-    process = _context.Process(target=_play, args=(theirs, errand), daemon=True)
+    process = _context.Process(target=_play, args=(theirs, errand, processes), daemon=True)
     with _no_current_folder():
         process.start()
     theirs.close()
@@ -118,8 +118,15 @@ def _no_current_folder() -> Iterator[None]:
             os.environ[SAFE_PATH] = before
 
 
-def _play(answer: Connection, errand: Errand) -> None:
-    """The new process: do the work, say how it went, end; end as well when the one that started it is gone."""
+def _play(answer: Connection, errand: Errand, processes: int) -> None:
+    """The new process: do the work, say how it went, end; end as well when the one that started it is gone.
+
+    Its tests take its share of the cores: threads that wait for each other while another of the `processes` has their
+    core made a test take four times as long.
+    """
+    import torch
+
+    torch.set_num_threads(max(1, torch.get_num_threads() // processes))
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
         errand.work(errand.folder, errand.experiment, *errand.arguments)

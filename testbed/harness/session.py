@@ -249,7 +249,7 @@ def _play_alone(
     if apart.played(place, experiment, facts, system, seed):
         return
     folder, device = place.parents[1], dealt(_torch_device(facts), number)
-    assembly = Assembly(from_dict(experiment, info_file.FILE_NAME), device, testing_threads=1)
+    assembly = Assembly(from_dict(experiment, info_file.FILE_NAME), device)
     with held_too(folder), signals_interrupt(), threads(1), _open_fabric(facts.fabric, assembly, device) as fabric:
         Play(folder, facts, assembly, fabric, system, seed, can_draw=False).run()
 
