@@ -124,22 +124,35 @@ def _play(answer: Connection, errand: Errand, processes: int) -> None:
     Its tests take its share of the cores: threads that wait for each other while another of the `processes` has their
     core made a test take four times as long.
     """
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
     import torch
 
     torch.set_num_threads(max(1, torch.get_num_threads() // processes))
-    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    _answer(answer, _done(errand))
+
+
+def _done(errand: Errand) -> TestbedError | None:
+    """Do the work; what it failed with."""
     try:
         errand.work(errand.folder, errand.experiment, *errand.arguments)
     except KeyboardInterrupt:
-        answer.send(Interrupted("stopped"))
+        return Interrupted("stopped")
     except TestbedError as error:
-        answer.send(error)
+        return error
     except OSError as error:
-        answer.send(RunError(of_file(error)))
+        return RunError(of_file(error))
     except Exception as error:
-        answer.send(RunError(f"{type(error).__name__}: {error}"))
-    else:
-        answer.send(None)
+        return RunError(f"{type(error).__name__}: {error}")
+    return None
+
+
+def _answer(answer: Connection, error: TestbedError | None) -> None:
+    """Say how it went; where the one that is to hear it was killed, a failure is said to the user."""
+    try:
+        answer.send(error)
+    except BrokenPipeError:
+        if error is not None:
+            print(f"testbed: {error}", file=sys.stderr)
 
 
 def _stop_with_parent() -> None:

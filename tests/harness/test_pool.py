@@ -1,9 +1,34 @@
 """Work in processes of its own."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 from testbed.harness.pool import Errand, run_all
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from time import sleep
+
+from testbed.errors import Interrupted
+from testbed.harness.pool import Errand, run_all, signals_interrupt
+
+
+def wait(folder, experiment):
+    try:
+        with signals_interrupt():
+            print("begun", flush=True)
+            sleep(60)
+    except KeyboardInterrupt:
+        raise Interrupted("stopped; go on with --resume") from None
+
+
+if __name__ == "__main__":
+    run_all([Errand("work", wait, Path(), {})], 1)
+"""
 
 
 def _note_threads(folder: Path, experiment: dict[str, Any]) -> None:
@@ -22,3 +47,13 @@ def test_those_at_once_share_the_cores(tmp_path: Path) -> None:
     alone = share(1)
     assert share(2) == max(1, alone // 2)
     assert share(alone + 1) == 1
+
+
+def test_what_it_would_have_answered_a_user_reads_once_the_one_that_began_it_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, str(tmp_path / "program.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGKILL)
+        assert process.stderr.read() == "testbed: stopped; go on with --resume\n"  # ends with the last who holds it
