@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -148,17 +148,19 @@ def _done(errand: Errand) -> TestbedError | None:
 
 def _answer(answer: Connection, error: TestbedError | None) -> None:
     """Say how it went; where the one that is to hear it was killed, a failure is said to the user."""
-    try:
-        answer.send(error)
-    except BrokenPipeError:
-        if error is not None:
-            print(f"testbed: {error}", file=sys.stderr)
+    if _parent().is_alive():
+        with suppress(BrokenPipeError):
+            return answer.send(error)
+    if error is not None:
+        print(f"testbed: {error}", file=sys.stderr)
+
+
+def _parent() -> Any:
+    return multiprocessing.parent_process()
 
 
 def _stop_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
+    _parent().join()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
