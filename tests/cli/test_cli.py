@@ -152,6 +152,7 @@ def test_resuming_names_what_it_cannot_resume(command: Output, tmp_path: Path) -
     assert stderr.startswith(f"testbed: error: no run in {tmp_path}: it needs a folder results/<target>/<run-id>")
 
 
+@pytest.mark.slow
 def test_resuming_on_other_data_is_refused(
     finished: Path, command: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

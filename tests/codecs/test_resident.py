@@ -36,6 +36,8 @@ from testbed.gpu.moves import near
 from testbed.gpu.standin import standin
 from testbed.layout import Layout
 
+pytestmark = pytest.mark.slow  # hundreds of pairs of codecs, on an imitated device
+
 on_devices = pytest.mark.parametrize("place", PLACES)
 of_sizes = pytest.mark.parametrize("size", [0, 1, 9, 1025, 5121, 8193, 16_500])  # at and around block boundaries
 

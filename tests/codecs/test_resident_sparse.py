@@ -29,6 +29,8 @@ from testbed.gpu import doubts
 from testbed.gpu.standin import DEVICE, standin
 from testbed.layout import Layout
 
+pytestmark = pytest.mark.slow  # many pairs of codecs, on an imitated device
+
 on_devices = pytest.mark.parametrize("place", PLACES)
 
 CODECS: dict[str, Callable[[Layout], SparseCodec]] = {

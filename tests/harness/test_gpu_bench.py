@@ -24,6 +24,8 @@ from testbed.harness.gpu.bench import Plan
 from testbed.harness.gpu.counts import StepCounts
 from testbed.harness.gpu.needed import FIGURES, needed
 
+pytestmark = pytest.mark.slow  # plays on an imitated device
+
 TINY: dict[str, Any] = {"model": {"name": "tiny"}, "data": {"dataset": "synthetic"}, "training.batch_size": 16}
 
 
@@ -63,7 +65,6 @@ def test_a_part_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str])
     assert "no part 'codec'; did you mean 'codecs'" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_codecs_are_compared_to_the_byte(plan: Plan) -> None:
     found = done(plan, "doctor", "codecs")
     assert found["codecs"].holds
@@ -80,7 +81,6 @@ def test_a_byte_that_differs_is_told(plan: Plan, monkeypatch: pytest.MonkeyPatch
     assert "bytes" in found.lines[1]
 
 
-@pytest.mark.slow
 def test_codecs_and_steps_are_timed(small_data: None, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("testbed.harness.gpu.bench.SPEEDS_S", math.inf)  # a machine may be as slow as it likes
     found = done(plan, "speeds", "steps")
@@ -91,7 +91,6 @@ def test_codecs_and_steps_are_timed(small_data: None, plan: Plan, monkeypatch: p
     assert all(each["wall"] > 0 for each in found["steps"].figures)
 
 
-@pytest.mark.slow
 def test_one_of_each_thing_is_timed(small_data: None, plan: Plan) -> None:
     found = {
         each["name"]: each for each in done(replace(plan, gradients=(("cifarnet", 4),)), "figures")["figures"].figures
@@ -133,7 +132,6 @@ def test_the_kept_losses_are_of_a_run_that_learns() -> None:
         assert sum(losses[-50:]) < sum(losses[:50])
 
 
-@pytest.mark.slow
 def test_the_long_run_goes_on_where_its_time_was_over(
     small_data: None, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +189,6 @@ with standin():
 """
 
 
-@pytest.mark.slow
 def test_a_training_image_has_all_it_takes(tmp_path: Path) -> None:
     """torch, numpy, pandas and msgspec: the tables are made elsewhere, of the same events."""
     data = plain(systems={"baseline": {}, "terngrad": {}, "weightgrad": {}}, training={"steps": 4})

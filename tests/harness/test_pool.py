@@ -6,7 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from testbed.harness.pool import Errand, run_all
+
+pytestmark = pytest.mark.slow  # each process begins with importing torch
 
 PROGRAM = """
 import sys

@@ -7,11 +7,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from small_runs import EXCHANGING, each_system, experiment, start
+from small_runs import EXCHANGING, experiment, start
 
 from testbed.gpu.standin import NAME, standin
 from testbed.harness.gpu.counts import count
 from testbed.systems import SYSTEMS
+
+pytestmark = pytest.mark.slow  # plays every system twice
 
 # Waits of a step of four workers in two regions, where there are any: the least that a system can do with.
 # Losses are read in one transfer for all steps, 1 / 4 a step here, with the doubts about vectors in another.
@@ -41,15 +43,14 @@ MEETINGS: list[tuple[str, dict[str, Any]]] = [
     ("muloco", {"bits": 4, "rows": True, **MEETS}),
     ("cocod", MEETS),
 ]
-QUICK = ("diloco-ternary", "streaming-diloco", "sparseloco")
 
 
 def each_meeting() -> list[Any]:
-    """A test's cases, most of them among the slow."""
+    """A test's cases, with their names."""
     cases = []
     for system, options in MEETINGS:
         name = "-".join([system, *(str(value) for key, value in options.items() if key in ("coding", "bits"))])
-        cases.append(pytest.param(system, options, id=name, marks=[] if name in QUICK else pytest.mark.slow))
+        cases.append(pytest.param(system, options, id=name))
     return cases
 
 
@@ -83,7 +84,7 @@ def on(device: str, folder: Path, system: str, **options: Any) -> pd.DataFrame:
     return pd.read_parquet(start(it, folder / device, device=device) / system / "seed-0" / "steps.parquet")
 
 
-@pytest.mark.parametrize("system", each_system(SYSTEMS, "baseline", "terngrad", "weightgrad"))
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_a_run_on_a_device_is_the_cpus(small_data: None, tmp_path: Path, system: str) -> None:
     """Here, where the device computes as the CPU does, scales alone may differ by rounding."""
     options = EXCHANGING if system == "weightgrad" else {}
@@ -106,7 +107,6 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("system", "options"), OPTIONS)
 def test_so_it_is_with_options(small_data: None, tmp_path: Path, system: str, options: dict[str, Any]) -> None:
     here = on("cpu", tmp_path, system, **options)
@@ -135,7 +135,6 @@ def test_a_meeting_waits_for_the_sizes_of_sparse_messages_alone(
     assert found.waits <= READS + sparse, found.waits_at
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("answer", ["factors", "float32", "ternary"])
 def test_factors_and_convolutions_go_together_on_a_device(small_data: None, tmp_path: Path, answer: str) -> None:
     """Factors are coded on the CPU, convolutions' gradients stay on the device, and so does the mean of both."""
@@ -146,7 +145,7 @@ def test_factors_and_convolutions_go_together_on_a_device(small_data: None, tmp_
     assert there["loss"].tolist() == pytest.approx(here["loss"].tolist(), abs=2e-3)
 
 
-@pytest.mark.parametrize("system", each_system(LAUNCHES, "baseline", "terngrad", "weightgrad", "dgc", "isgq-naive"))
+@pytest.mark.parametrize("system", LAUNCHES)
 def test_a_step_waits_for_nothing(small_data: None, system: str) -> None:
     options = {"weightgrad": EXCHANGING, "qsgd": {"smallest": 0}}.get(system, {})
     found = count(experiment(systems={system: options}, training={"steps": 12}), system, STEPS)

@@ -147,6 +147,7 @@ def test_at_the_end_of_a_segment_those_left_out_are_waited_for() -> None:
     assert len(steps["a/w0"]) == STEPS > len(steps["b/w0"]) > 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_ms", range(1000, 1200, 15))
 def test_the_only_worker_of_a_region_comes_back_wherever_in_a_round_it_died(at_ms: int) -> None:
     """Its server, with nobody else to wait for, is then in the midst of the round that the worker begins anew."""

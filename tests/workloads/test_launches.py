@@ -25,6 +25,8 @@ from testbed.workloads.learner import Learner
 from testbed.workloads.models.base import of
 from testbed.workloads.models.plain import tiny
 
+pytestmark = pytest.mark.slow  # trains on an imitated device
+
 SHARD = np.arange(0, 300, 2)
 
 
@@ -102,7 +104,6 @@ def test_so_is_a_language_models(monkeypatch: pytest.MonkeyPatch) -> None:
     same_everywhere(of("gpt", layers=1, heads=2, width=16, context=16), words)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("asked", [gradient, factors])
 def test_dropout_drops_what_it_drops_on_the_cpu(dataset: LabelledImages, asked: Any) -> None:
     """The stand-in draws as the CPU does; a worker at a time, by that worker's seed."""
