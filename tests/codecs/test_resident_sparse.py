@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,12 +21,13 @@ from testbed.codecs.dgc import DGC
 from testbed.codecs.lossless import rice
 from testbed.codecs.memory import ErrorFeedback
 from testbed.codecs.resident import placed
-from testbed.codecs.resident.rice import Rice
+from testbed.codecs.resident.rice import BYTE, Rice
 from testbed.codecs.sparse import Sparse, SparseCodec
 from testbed.codecs.threshold import SparseMultiples, Thresholded
 from testbed.codecs.topk import TopK
 from testbed.errors import CodecError
 from testbed.gpu import doubts
+from testbed.gpu.places import add_whole, scattered
 from testbed.gpu.standin import DEVICE, standin
 from testbed.layout import Layout
 
@@ -347,3 +349,38 @@ def test_rice_codes_are_the_same_to_the_byte(place: Place, sections: list[list[i
         packed, used = there.pack(torch.from_numpy(streams).to(device), fall)
         assert [bytes(part[:size]) for part, size in zip(packed.cpu().numpy(), used.cpu(), strict=True)] == expected
         assert np.array_equal(there.unpack(packed, fall).cpu().numpy(), streams)
+
+
+def test_what_fills_up_a_room_is_for_many_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device takes those that are for one place one after the other."""
+    counted = []
+
+    def note(vector: torch.Tensor, places: torch.Tensor, numbers: torch.Tensor) -> None:
+        counted.append(int(places.bincount().max()))
+        add_whole(vector, places, numbers)
+
+    monkeypatch.setattr("testbed.codecs.resident.rice.add_whole", note)
+    room, there = 1 << 16, torch.device("cpu")
+    numbers = torch.zeros(1, room, dtype=torch.int64)
+    coder = Rice(1, room, 2**20, 4 * room, there)
+    coder.pack(numbers, coder.sections(torch.tensor([room // 3])))
+    assert counted[0] <= 6 * BYTE  # for a byte come eight numbers, each in six parts
+
+
+def test_values_are_put_to_their_places_in_any_order_and_all_else_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = []
+    scatter = torch.Tensor.scatter
+
+    def note(*arguments: Any) -> torch.Tensor:
+        held.append(torch.are_deterministic_algorithms_enabled())
+        return scatter(*arguments)
+
+    monkeypatch.setattr(torch.Tensor, "scatter", note)
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        vector = scattered(torch.zeros(4), torch.tensor([2, 0, 3, 3]), torch.tensor([1.0, 2.0, 5.0, 7.0]))
+        assert torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+    assert held == [False] and vector[:-1].tolist() == [2.0, 0.0, 1.0]

@@ -10,6 +10,7 @@ from testbed.codecs.changes import Changes, Tracked
 from testbed.codecs.resident.base import extended
 from testbed.codecs.resident.sparse import Room
 from testbed.codecs.resident.topk import LargestResident
+from testbed.gpu.places import scattered
 
 
 class ChangesResident(LargestResident):
@@ -38,4 +39,4 @@ class ChangesResident(LargestResident):
         found = self.largest(room, momentum - estimate, wanted, kept)
         known = extended(estimate)
         told = known.index_select(0, found.places) + self.values.sent(found)
-        return [*self.packed(room, found), momentum, known.scatter(0, found.places, told)[:-1]]
+        return [*self.packed(room, found), momentum, scattered(known, found.places, told)[:-1]]

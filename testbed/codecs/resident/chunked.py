@@ -11,6 +11,7 @@ from testbed.codecs.chunked import ChunkedTopK
 from testbed.codecs.dct import Decoupled, Frequencies
 from testbed.codecs.resident.sparse import Room
 from testbed.codecs.resident.topk import LargestResident
+from testbed.gpu.places import scattered
 
 
 class ChunkedResident(LargestResident):
@@ -64,5 +65,5 @@ class FrequenciesResident(ChunkedResident):
     def _decoupled(self, room: Room, x: Tensor, wanted: Tensor, momentum: Tensor) -> list[Tensor]:
         momentum = momentum * self._beta + x
         found = self.largest(room, self._blocks.forward(momentum), wanted, self.chunked.kept)
-        sent = x.new_zeros(len(x) + 1).scatter(0, found.places, found.values)[:-1]
+        sent = scattered(x.new_zeros(len(x) + 1), found.places, found.values)[:-1]
         return [*self.packed(room, found), momentum - self._blocks.inverse(sent)]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from testbed.codecs.kernels.rice import MAX_PARAMETER
+from testbed.gpu.places import add_whole
 
 BYTE = 8
 READ_BYTES = 5  # hold a remainder of up to 31 bits, wherever in a byte it begins
@@ -65,6 +66,7 @@ class Rice:
         self._most = min(largest.bit_length(), MAX_PARAMETER)
         self._powers = torch.arange(largest.bit_length() + 1, device=device)
         self._index, self._bit = torch.arange(room, device=device), torch.arange(bits, device=device)
+        self._spread = self._index % self._packed
         self._in_byte = torch.arange(BYTE, dtype=torch.uint8, device=device)
         self._read = torch.arange(READ_BYTES, device=device).view(-1, 1, 1)
         self._read_bits = BYTE * self._read
@@ -94,6 +96,7 @@ class Rice:
         marks = sections.real << ((ends - 1) & 7)  # of nothing none
         places = torch.cat([(starts >> 3) + self._read, ((ends - 1) >> 3).unsqueeze(0)]).clamp(0, self._packed - 1)
         parts = torch.cat([(remainders >> self._read_bits) & 255, marks.unsqueeze(0)])
+        places = torch.where(parts > 0, places, self._spread)  # what adds nothing, not all to one place
         used = self._sections + ((ends[:, -1] + BYTE - 1) >> 3)
         return torch.cat([parameters.to(torch.uint8), self._written(places, parts)], 1), used
 
@@ -102,7 +105,7 @@ class Rice:
         streams = places.shape[1]
         room = parts.new_zeros(streams * self._packed, dtype=torch.int32)
         rows = self._packed * torch.arange(streams, device=places.device).view(1, -1, 1)
-        room.index_add_(0, (places + rows).view(-1), parts.to(torch.int32).view(-1))
+        add_whole(room, (places + rows).view(-1), parts.to(torch.int32).view(-1))
         return room.to(torch.uint8).view(streams, -1)
 
     def unpack(self, code: Tensor, sections: Sections) -> Tensor:

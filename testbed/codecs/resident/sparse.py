@@ -30,6 +30,7 @@ from testbed.codecs.threshold import SparseMultiples, Thresholded
 from testbed.errors import CodecError
 from testbed.gpu.graphs import Pass
 from testbed.gpu.moves import download
+from testbed.gpu.places import scattered
 
 LEAST = 1024  # elements of the smallest room
 SLACK = 2  # how many times what the last message kept a room holds
@@ -189,7 +190,7 @@ class SparseCodecResident(Resident):
         for place, found in zip(coded, numbers[1:], strict=True):
             parts[place] = found
         values = self.values.join(parts, sections)
-        vector = values.new_zeros(self.layout.size + 1).scatter(0, self._places(numbers[0], sections), values)
+        vector = scattered(values.new_zeros(self.layout.size + 1), self._places(numbers[0], sections), values)
         return vector[:-1]
 
     def _places(self, gaps: Tensor, sections: Sections) -> Tensor:
@@ -256,7 +257,7 @@ class ThresholdedResident(AboveResident):
         total = rest + x
         kept = self.above(room, total)
         sent = self._truncated(kept)
-        left = extended(total).scatter(0, kept.places, kept.values - sent.values)[:-1]
+        left = scattered(extended(total), kept.places, kept.values - sent.values)[:-1]
         return [*self.packed(room, sent), left]
 
     def _truncated(self, kept: Kept) -> Kept:

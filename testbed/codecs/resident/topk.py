@@ -18,6 +18,7 @@ from testbed.codecs.resident.sparse import Room, SparseCodecResident
 from testbed.codecs.resident.values import Kept
 from testbed.codecs.sparse import SparseCodec
 from testbed.codecs.topk import TopK
+from testbed.gpu.places import scattered
 
 
 class LargestResident(SparseCodecResident):
@@ -102,7 +103,7 @@ class DGCResident(LargestResident):
         total, velocity = self._added(self._clipped(x), total, velocity)
         found = self.largest(room, total, wanted, kept)
         sent = replace(found, values=self.values.sent(found))
-        left = [extended(total).scatter(0, found.places, found.values - sent.values)[:-1]]
+        left = [scattered(extended(total), found.places, found.values - sent.values)[:-1]]
         if velocity is not None:
             left.append(self._masked(velocity, found, wanted) if self.codec.masking else velocity)
         return [*self.packed(room, found), *left]
@@ -126,4 +127,4 @@ class DGCResident(LargestResident):
         """Zero where something is sent of a layer that holds something back (momentum factor masking, 3.3)."""
         holds = torch.cat([wanted < self.layer_sizes, wanted.new_zeros(1, dtype=torch.bool)])
         places = torch.where(holds.index_select(0, found.sections.owner), found.places, self.layout.size)
-        return extended(velocity).scatter(0, places, 0.0)[:-1]
+        return scattered(extended(velocity), places, 0.0)[:-1]

@@ -18,6 +18,7 @@ from testbed.codecs.resident.rice import BYTE, Sections
 from testbed.codecs.sparse import Floats, HalfFloats, Signs
 from testbed.codecs.threshold import Multiples
 from testbed.gpu.moves import upload
+from testbed.gpu.places import scattered
 from testbed.layout import Layout
 
 _FRACTION, _SIGN, _FRACTION_BITS = 0x7FFFFF, 0x800000, 23  # the sign 8 bits down
@@ -166,7 +167,7 @@ class SignsThere:
 
     def _scales(self, kept: Kept) -> Tensor:
         """Sums of all elements of a layer, zeros where none are kept: in an order that does not depend on these."""
-        sizes = kept.values.new_zeros(self._size + 1).scatter(0, kept.places, kept.values.abs())
+        sizes = scattered(kept.values.new_zeros(self._size + 1), kept.places, kept.values.abs())
         (totals,) = self._measures.sums(self._measures.blocks(sizes).sum(1, dtype=torch.float64))
         return (totals / kept.sections.counts.clamp(min=1)).float()
 
@@ -241,7 +242,7 @@ class BinsThere:
 
         Which these are then changes nothing about the order of sums.
         """
-        values = kept.values.new_zeros(self._size + 1).scatter(0, kept.places, kept.values)[:-1]
+        values = scattered(kept.values.new_zeros(self._size + 1), kept.places, kept.values)[:-1]
         means, bins = self._cells.measured(values, values != 0)
         return means, extended(bins).index_select(0, kept.places)
 
