@@ -280,8 +280,9 @@ reference-papers: setup-dev  ## the papers' other experiments at their default s
 	done
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
-reference-gpu-counts: setup-dev  ## what a step asks of a GPU, by system, into results/reference/gpu: ten minutes, no GPU
-	$(BIN)/python -P benchmarks/gpu_counts.py --out results/reference/gpu
+reference-gpu-counts: setup-dev  ## what a step asks of a GPU, by system, into results/reference/gpu: ten minutes, no GPU; goes on where it was stopped
+	$(BIN)/python -P benchmarks/gpu_counts.py --out build/reference/gpu
+	mkdir -p results/reference/gpu && mv build/reference/gpu/counts.* results/reference/gpu
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 reference-codecs: setup-dev  ## every codec's speed against a copy, into results/reference/codecs; on an idle machine
