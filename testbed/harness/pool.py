@@ -45,6 +45,20 @@ class Errand:
     experiment: dict[str, Any]
     arguments: tuple[Any, ...] = ()
 
+    def attempt(self, folder: Path) -> TestbedError | None:
+        """Do it in a folder, which is another one on another machine; what it failed with."""
+        try:
+            self.work(folder, self.experiment, *self.arguments)
+        except KeyboardInterrupt:
+            return Interrupted("stopped")
+        except TestbedError as error:
+            return error
+        except OSError as error:
+            return RunError(of_file(error))
+        except Exception as error:
+            return RunError(f"{type(error).__name__}: {error}")
+        return None
+
 
 RunAll = Callable[[Sequence[Errand]], None]
 """Does errands, several at once; when one fails no other begins, and the failure is raised (RunError)."""
@@ -128,22 +142,7 @@ def _play(answer: Connection, errand: Errand, processes: int) -> None:
     import torch
 
     torch.set_num_threads(max(1, torch.get_num_threads() // processes))
-    _answer(answer, _done(errand))
-
-
-def _done(errand: Errand) -> TestbedError | None:
-    """Do the work; what it failed with."""
-    try:
-        errand.work(errand.folder, errand.experiment, *errand.arguments)
-    except KeyboardInterrupt:
-        return Interrupted("stopped")
-    except TestbedError as error:
-        return error
-    except OSError as error:
-        return RunError(of_file(error))
-    except Exception as error:
-        return RunError(f"{type(error).__name__}: {error}")
-    return None
+    _answer(answer, errand.attempt(errand.folder))
 
 
 def _answer(answer: Connection, error: TestbedError | None) -> None:

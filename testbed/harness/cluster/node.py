@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import ray
 
-from testbed.errors import Interrupted, RunError, TestbedError, of_file
+from testbed.errors import Interrupted
 from testbed.fabrics.cluster import fitness
 from testbed.fabrics.registry import FABRICS
 from testbed.harness.cluster import archive
@@ -77,30 +77,16 @@ def do(task: Task, packed: bytes, board: Any) -> Answer:
     with _workplace(place, task.errand.folder) as folder:
         if packed and not folder.exists():
             archive.unpack(packed, folder)
-        failure = _done(task, folder, _teller(task, node, board))
+        with telling(_teller(task, node, board)):
+            failure = task.errand.attempt(folder)
+        if isinstance(failure, Interrupted):
+            raise KeyboardInterrupt  # Ray is told that it was cancelled
         if failure is not None and shutil.disk_usage(folder.parents[1]).free < FULL_BYTES:
             return Answer(node_id, node, f"its disk is full ({folder.parents[1]}); make room there")
         # Paths are those of the driver, to whom this folder means nothing.
         error = str(failure or "").replace(str(folder.parents[1]), str(task.errand.folder.parents[1]))
         code = failure.exit_code if failure else 0
         return Answer(node_id, node, "", error, code, archive.pack(folder) if folder.is_dir() else b"")
-
-
-def _done(task: Task, folder: Path, tell: Any) -> TestbedError | None:
-    """What the errand failed with; None where it was done."""
-    errand = task.errand
-    try:
-        with telling(tell):
-            errand.work(folder, errand.experiment, *errand.arguments)
-    except Interrupted:
-        raise KeyboardInterrupt from None  # Ray is told that it was cancelled
-    except TestbedError as error:
-        return error
-    except OSError as error:
-        return RunError(of_file(error))
-    except Exception as error:
-        return RunError(f"{type(error).__name__}: {error}")
-    return None
 
 
 @contextmanager
