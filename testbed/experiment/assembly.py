@@ -182,9 +182,9 @@ class Assembly:
 
     def probe(self, weights: torch.Tensor) -> tuple[Evaluation, float]:
         """A quick test of flat `weights`, and their loss on a sample of the training data."""
-        count = self.experiment.run.probe_images
+        tested = self.evaluate(weights, quickly=True)
         with threads(self._testing_threads):
-            return self.workload.evaluate(weights, count), self.workload.train_loss(weights, count)
+            return tested, self.workload.train_loss(weights, self.experiment.run.probe_images)
 
 
 class Uncomputed:

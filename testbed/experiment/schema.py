@@ -161,7 +161,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     eval_images : test images an evaluation takes, None for all
     probe_steps : the model that is reported is tested this often, while the run's clock stands still; targets are
         judged by it. 0: never, and by the mean training loss and the evaluations at checkpoints instead
-    probe_images : test images that takes, and as many training images
+    probe_images : test images that takes, no more than `eval_images`, and as many training images
     stop_at_target : a system's run ends when a probe has shown that its target is reached, or that its loss is no
         number: at once on the virtual fabric, and then its last checkpoint is of before; else at the next checkpoint
     stop_after_s : a system's run ends as soon, in the same way, when so many seconds of its clock are over; with

@@ -212,12 +212,12 @@ def attempt(
     Nothing is saved on the way: at a checkpoint all stand still, which costs most where it is sent while computing.
     It ends once its mean over the seeds can only be above the best that the trials before it have reached.
     """
-    steps = experiment.training.steps
+    steps, target = experiment.training.steps, Target.asked(experiment.target, MetricInfo())
     run: dict[str, Any] = {
         "seeds": list(seeds),
         "checkpoint_steps": steps,
         "probe_steps": experiment.run.probe_steps or max(1, steps // PROBES),
-        "eval_images": experiment.run.probe_images,
+        "eval_images": experiment.run.probe_images if target.tests else 1,
         "stop_at_target": True,
     }
     if least_s := _least_s(before):

@@ -73,7 +73,7 @@ class Evaluated(Event, tag="evaluated", frozen=True, kw_only=True):
 
     `model` is "full", "quantized" or "ema", with "@region" behind it where each data center has its own; the
     plain name is then the mean over data centers of the weights. A `probe` is what targets are judged by: the model
-    that is reported, often, on fewer test examples (`images`) and on as many training examples (`train_loss`).
+    that is reported, often, on fewer test examples (`images`) and on some training examples (`train_loss`).
     """
 
     step: Count

@@ -55,6 +55,12 @@ def test_every_system_gets_the_same_number_of_trials_and_the_first_is_as_it_stan
         assert best.reached or not any(trial.reached for trial in trials)
 
 
+@pytest.mark.parametrize(("target", "images"), [({"loss": 1.7}, 1), ({"loss": 1.7, "accuracy": 0.4}, 50)])
+def test_a_trial_tests_on_test_data_only_what_its_target_is_of(target: dict[str, float], images: int) -> None:
+    it = small(systems={"baseline": {}}, target=target, run={"probe_images": 50})
+    assert tune.attempt(it, "baseline", tune.standing(it, "baseline"), (100,), []).run.eval_images == images
+
+
 @pytest.mark.slow
 def test_a_trial_takes_as_long_to_its_target_as_the_run_that_is_reported(small_data: None, tmp_path: Path) -> None:
     """It ends there, and nothing holds it up before: a system that sends while it computes would lose that."""
@@ -73,6 +79,7 @@ def test_a_trial_takes_as_long_to_its_target_as_the_run_that_is_reported(small_d
     [ended], [went_on] = trial.results, whole.results
     steps = len(ended.steps)
     assert ended.status == "finished" and 2 <= steps < 80
+    assert set(ended.probes["images"]) == {1} and set(went_on.probes["images"]) == {50}, "the loss is on as many images"
     assert ended.steps["loss"].tolist() == went_on.steps["loss"].tolist()[:steps]
 
 

@@ -131,6 +131,11 @@ class Target:
         """Whether there is one."""
         return self.loss is not None or self.accuracy is not None or self.value is not None
 
+    @property
+    def tests(self) -> bool:
+        """Whether it is (also) of tests on test data."""
+        return self.accuracy is not None or self.value is not None
+
     def __str__(self) -> str:
         return self.in_words[0] if self.stated else ""
 
