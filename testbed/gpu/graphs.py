@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from testbed.gpu import standin
-from testbed.gpu.moves import refill, upload
+from testbed.gpu.moves import copies, refill_all, upload
 from testbed.gpu.notes import note
 
 T = TypeVar("T")
@@ -115,10 +115,9 @@ class Pass:
         if self._graph is None and not self._capture(inputs, device):
             return self._eagerly(inputs, device)
         assert self._graph is not None
-        for room, given in zip(self._inputs, inputs, strict=True):
-            refill(room, given)
+        refill_all(self._inputs, inputs)
         self._graph.launch()
-        return [made.clone() for made in self._graph.made]
+        return copies(self._graph.made)
 
     def _eagerly(self, inputs: Sequence[Tensor], device: torch.device) -> list[Tensor]:
         return self._work(*(upload(each, device) for each in inputs))

@@ -37,6 +37,25 @@ def refill(tensor: Tensor, values: Tensor) -> None:
     tensor.copy_(values if is_far(values) or not is_far(tensor) else pinned(values), non_blocking=True)
 
 
+def refill_all(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """`refill` of each; what is on the device already in one operation for each type of number."""
+    there: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
+    for tensor, value in zip(tensors, values, strict=True):
+        if is_far(tensor) and is_far(value) and tensor.dtype == value.dtype:
+            there.setdefault(value.dtype, []).append((tensor, value))
+        else:
+            refill(tensor, value)
+    for pairs in there.values():
+        torch._foreach_copy_([tensor for tensor, _ in pairs], [value for _, value in pairs], non_blocking=True)
+
+
+def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """A copy of each, of a device's in one operation for each type of number."""
+    fresh = [torch.empty_like(tensor) for tensor in tensors]
+    refill_all(fresh, tensors)
+    return fresh
+
+
 def numbers(*scalars: Tensor) -> list[float]:
     """The values of scalars, in one transfer."""
     if not any(map(is_far, scalars)):

@@ -235,7 +235,7 @@ class WeightGrad(System):
         """Update the weights and g_u; return the weight change that g_ref made."""
         if self.task.timing_only:
             return state.update
-        gradients = [self.gradients.decode(message.buffers) for message in messages]
+        gradients = [decoded_once(self.gradients, message.buffers) for message in messages]
         mean = torch.stack(gradients).mean(0)
         if self.options.aggregate == "average":
             gradients = [mean]

@@ -150,8 +150,7 @@ class TernaryResident(TritResident):
         else:
             keys = torch.from_numpy(keys_of(key, self.codec.indexes))
             floats, trits = self._pack(x, keys, own.clip, shared)
-        fresh = scales is None and limits is None
-        return [shared if fresh else shared.clone(), floats, trits]
+        return [shared, floats, trits]
 
     def _measured(self, x: Tensor) -> list[Tensor]:
         blocks = self._measures.blocks(extended(x))
@@ -305,6 +304,7 @@ class LevelSumResident(Resident):
         self._owner = self.moved(np.repeat(np.arange(len(sizes)), widths))
         self._add = Pass(self._added, self.layout.size)
         self._pack = Pass(lambda raised: [self._planes.pack(raised)], self.layout.size)
+        self._open = Pass(lambda packed: [self._planes.unpack(packed)], self.layout.size)
         among_floats = [np.arange(each.offset, each.end) for each in floats]
         coded = np.append(order, -1)[np.minimum(places, count)]  # of each place of the planes
         coded[places >= count] = self.layout.size
@@ -319,7 +319,7 @@ class LevelSumResident(Resident):
         if not 0 < len(parts) <= self.workers:
             raise CodecError(f"a sum over {self.workers} workers is of 1 to {self.workers} messages, not {len(parts)}")
         floats, raised = self._add(torch.stack([part[1] for part in parts]), torch.stack([part[2] for part in parts]))
-        return Levels(len(parts), parts[0][0].clone(), floats, raised)
+        return Levels(len(parts), parts[0][0], floats, raised)
 
     def _added(self, floats: Tensor, trits: Tensor) -> list[Tensor]:
         count, total = len(trits), torch.zeros_like(floats[0])
@@ -348,11 +348,12 @@ class LevelSumResident(Resident):
         if levels.count != self.workers:
             raise CodecError(f"a sum over {levels.count} of {self.workers} workers is not complete")
         (packed,) = self._pack(levels.raised)
-        return [levels.scales.clone(), levels.floats.clone(), packed]
+        return [levels.scales, levels.floats, packed]
 
     def unpack(self, buffers: Sequence[Tensor]) -> Levels:
         """The inverse of `encode`."""
-        return Levels(self.workers, buffers[0].clone(), buffers[1].clone(), self._planes.unpack(buffers[2]))
+        (raised,) = self._open(buffers[2])
+        return Levels(self.workers, buffers[0], buffers[1], raised)
 
     def _decoded(self, buffers: Sequence[Tensor]) -> Tensor:
         (vector,) = self._unpack(*buffers)
