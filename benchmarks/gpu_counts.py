@@ -14,6 +14,7 @@ Writes counts.json and counts.md, and goes on where it was stopped.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -53,6 +54,7 @@ def main() -> None:
     order = dict.fromkeys([*_experiment(COUNTED).systems, *wanted])
     if missing := [system for system in wanted if system not in found]:
         for system in missing:
+            gc.collect()  # vectors of the last one, which are few and large, wait in cycles
             growth = _growth("baseline" if few.kind_of(system).sums_gradients else system, options.steps)
             found[system] = _grown(count(few, system, options.steps), growth, options.batch - COUNTED)
             print(system, f"{found[system].launches:.0f} started, {found[system].waits:.2g} waits", flush=True)
