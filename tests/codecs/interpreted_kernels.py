@@ -101,8 +101,6 @@ def test_a_worker_codes_on_scales_that_others_share(layerwise: bool, size: int) 
     assert as_bytes(list(measured)) == [limits.clip.tobytes(), limits.scales.tobytes()]
     found = kernels.encode(values, key, torch.from_numpy(shared), measured)
     assert as_bytes(found) == [buffer.tobytes() for buffer in codec.encode(values, key, shared, limits)]
-    again = kernels.encode(values, key, limits=measured)
-    assert again[0].data_ptr() != measured.scales.data_ptr()
 
 
 @pytest.mark.parametrize("magnitude", [1e-30, 1e-44, 0.0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from math import inf, ulp
 from typing import Any, Protocol
 
@@ -111,3 +112,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now_s
+
+
+def shut(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what is left on the loop and close it, whatever state a failure left it in.
+
+    An interrupt may have come when the loop had taken a task off its list and not begun it: such a one waits for ever.
+    """
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    loop.set_exception_handler(lambda loop, context: None)  # which would hear of such a one
+    with suppress(RunError):
+        if tasks:
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from testbed.errors import NotFinite, RoleDied, RunError, TestbedError
 from testbed.fabrics.base import EndedEarly, Fabric, ProbedEnough, Record, state_path
-from testbed.fabrics.virtual.clock import VirtualLoop
+from testbed.fabrics.virtual.clock import VirtualLoop, shut
 from testbed.fabrics.virtual.flows import Connection
 from testbed.fabrics.virtual.folds import Members, ToFold, across, folds_of, from_fold, of_each
 from testbed.fabrics.virtual.network import Network
@@ -211,7 +211,7 @@ class VirtualFabric(Fabric):
             raise
         finally:
             self.messages += network.messages
-            _shut(loop)
+            shut(loop)
         return self._clock_s
 
     def _folds(self) -> Collection[Members]:
@@ -351,14 +351,3 @@ def _who_waits(nodes: Mapping[str, VirtualNode], network: Network) -> str:
     waits += [f"{name} stands still" for name, node in nodes.items() if node.lasting(LONG_S, node.now()) == inf]
     waits += [f"{name} for {', '.join(waiting)}" for name, node in nodes.items() if (waiting := node.mailbox.awaited())]
     return "; ".join(waits) or "nothing is scheduled"
-
-
-def _shut(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what is left on the loop and close it, whatever state a failure left it in."""
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.close()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import gc
+from collections.abc import Awaitable, Coroutine
 from math import nextafter
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import RunError
-from testbed.fabrics.virtual.clock import VirtualLoop
+from testbed.fabrics.virtual.clock import VirtualLoop, shut
 
 
 def play(coroutine: Coroutine[Any, Any, Any], start_s: float = 0.0, **hooks: Any) -> tuple[Any, float]:
@@ -113,3 +114,25 @@ def test_each_jump_is_announced_and_can_be_cut_short() -> None:
 
     assert play(role(), start_s=1.0, before_jump=before_jump) == (None, 7.0)
     assert jumps == [3.0, 5.0, 5.0, 7.0]
+
+
+def test_a_task_whose_turn_an_interrupt_has_swallowed_does_not_hold_up_the_end(caplog: pytest.LogCaptureFixture):
+    """asyncio takes a task off its list, and before it begins it Ctrl-C is pressed: nothing comes back to that task."""
+    loop, ended = VirtualLoop(), []
+    answer = loop.create_future()
+
+    async def wait(awaited: Awaitable[None]) -> None:
+        try:
+            await awaited
+        finally:
+            ended.append(loop.time())
+
+    lost, other = (loop.create_task(wait(awaited)) for awaited in (answer, asyncio.sleep(1.0)))
+    loop.run_until_complete(asyncio.sleep(0.5))
+    answer.set_result(None)
+    loop._ready.clear()  # type: ignore[attr-defined]
+    shut(loop)
+    assert loop.is_closed() and other.cancelled() and ended == [0.5] and not lost.done()
+    del lost
+    gc.collect()
+    assert not caplog.records
