@@ -27,6 +27,11 @@ class Sized:
         self.nbytes = nbytes
 
 
+def sized(codec: Any) -> list[Sized]:
+    """Buffers as large as those of each message of a codec that states their sizes."""
+    return [Sized(nbytes) for nbytes in codec.sizes()]
+
+
 class Sizes(Protocol):
     """What is known of the messages whose sizes depend on the data."""
 

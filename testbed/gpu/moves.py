@@ -56,6 +56,19 @@ def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
     return fresh
 
 
+def rows(vectors: Sequence[Tensor]) -> Tensor:
+    """Vectors of one size as rows [n, size]; a view where they lie one after the other in one piece of memory."""
+    first = vectors[0]
+    size, step = first.numel(), first.numel() * first.element_size()
+    begun, memory = first.data_ptr(), first.untyped_storage().data_ptr()
+    if all(
+        each.is_contiguous() and each.data_ptr() == begun + step * place and each.untyped_storage().data_ptr() == memory
+        for place, each in enumerate(vectors)
+    ):
+        return first.as_strided((len(vectors), size), (size, 1))
+    return torch.stack(list(vectors))
+
+
 def numbers(*scalars: Tensor) -> list[float]:
     """The values of scalars, in one transfer."""
     if not any(map(is_far, scalars)):

@@ -42,8 +42,10 @@ import torch
 from testbed.codecs.base import Key
 from testbed.codecs.floats import Float32
 from testbed.codecs.resident import decoded_once
+from testbed.codecs.sized import sized
 from testbed.codecs.ternary import Ternary, ThresholdTernary
 from testbed.gpu.moves import is_far, norms_of, numbers, of_largest
+from testbed.gpu.together import in_one_go
 from testbed.message import Message
 from testbed.roles.attendance import Attendance, answered, caught_up
 from testbed.roles.compute import NOTHING, Work
@@ -191,10 +193,18 @@ class WeightGrad(System):
         state.weights = await node.compute(self.task.decoding(self.carrier, told), self._decode_weights, told)
         state.step = told.step + 1
 
+    @in_one_go("_ternarized_all", lambda system: sized(system.gradients))
     def _ternarized(self, state: WorkerState, gradient: torch.Tensor, key: Key) -> Sequence:
         """Momentum correction, clipping, ternarizing (4.3)."""
         state.velocity.mul_(self.options.momentum).add_(gradient)
         return self.gradients.encode(state.velocity, key)
+
+    def _ternarized_all(self, asked: Sequence[tuple[WorkerState, torch.Tensor, Key]]) -> list[Sequence]:
+        """`_ternarized` of several workers, on a device."""
+        velocities = [state.velocity for state, _, _ in asked]
+        torch._foreach_mul_(velocities, self.options.momentum)
+        torch._foreach_add_(velocities, [gradient for _, gradient, _ in asked])
+        return self.gradients.encode_all([(state.velocity, key) for state, _, key in asked])
 
     # Local parameter server (Algorithms 3 and 4)
 

@@ -107,6 +107,8 @@ class Launches:
         self.due_s = inf
         self._model, self._dataset, self._precision = model, dataset, precision
         self._asked: list[_Asked] = []
+        self._rooms: list[Outcome] = []  # for those still to be asked for
+        self._last_asked = 1
         self._weights: list[Tensor] = []  # a slot for each that differ, which graphs work on
         self._parts: list[Tensor] = []  # what batches are made of, [places, ...] each
         self._seen: set[Form] = set()
@@ -127,7 +129,7 @@ class Launches:
         slot = self._slot(weights)
         layout = self._model.layout
         size = size_of(layout, learner.batch_size) if as_factors else layout.size
-        loss, gradient = (torch.empty(shape, device=self._model.device) for shape in ((), size))
+        loss, gradient = self._room(size)
         self._asked.append(_Asked(learner, step, rule, drawn, loss, gradient, weights, weights._version, slot))
         self._without_due = True
         if self._draws is None:
@@ -146,6 +148,7 @@ class Launches:
         self.due_s, self._without_due = inf, False
         if not self._asked:
             return
+        self._last_asked = len(self._asked)
         asked, self._asked = sorted(self._asked, key=lambda each: each.slot), []
         groups = [list(group) for _, group in groupby(asked, key=lambda each: each.slot)]
         if len({len(group) for group in groups}) == 1:
@@ -174,6 +177,18 @@ class Launches:
     def forget(self) -> None:
         """Whoever asked is gone."""
         self._asked, self.due_s = [], inf
+
+    def _room(self, size: int) -> Outcome:
+        """Where a loss and a gradient of so many elements go.
+
+        Those of one instant are rows of one piece of memory, so that whoever works on all of them need not bring them
+        together; how many there will be is taken to be as many as there were.
+        """
+        if not self._rooms or not self._asked or self._rooms[-1][1].numel() != size:
+            block = torch.empty((self._last_asked, size), device=self._model.device)
+            losses = torch.empty(self._last_asked, device=self._model.device)
+            self._rooms = list(zip(losses.unbind(), block.unbind(), strict=True))[::-1]
+        return self._rooms.pop()
 
     def _slot(self, weights: Tensor) -> int:
         """Where these weights lie, copied as they are now; once for all who ask at the same ones."""

@@ -103,6 +103,30 @@ def test_a_worker_codes_on_scales_that_others_share(layerwise: bool, size: int) 
     assert as_bytes(found) == [buffer.tobytes() for buffer in codec.encode(values, key, shared, limits)]
 
 
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("shared", ["own", "alike", "each"])
+@pytest.mark.parametrize("name", TERNARY)
+def test_several_vectors_are_coded_in_one_go(name: str, shared: str, apart: bool) -> None:
+    """Wherever they lie, and each as by itself."""
+    codec = TERNARY[name](layout_of(5121))
+    size, keys = codec.layout.size, [Key(1, worker, 5) for worker in range(3)]
+    block = torch.stack([sixteenths(size, worker) * (1 + worker) for worker in range(3)])
+    vectors = [row.clone() if apart else row for row in block.unbind()]
+    kernels = twin_of(codec, HERE)
+    limits = kernels.limits_of([(each,) for each in vectors])
+    alone = [codec.limits(each) for each in vectors]
+    assert [as_bytes(list(each)) for each in limits] == [[e.clip.tobytes(), e.scales.tobytes()] for e in alone]
+    largest = np.maximum.reduce([each.scales for each in alone])
+    doubled = [each.scales * np.float32(2) for each in alone]
+    scales = {"own": [None] * 3, "alike": [largest] * 3, "each": doubled}[shared]
+    one = torch.from_numpy(largest)
+    given = [one if shared == "alike" else None if each is None else torch.from_numpy(each) for each in scales]
+    found = kernels.encode_all(list(zip(vectors, keys, given, limits, strict=True)))
+    for vector_, key, own, measured, buffers in zip(vectors, keys, scales, alone, found, strict=True):
+        assert as_bytes(buffers) == [each.tobytes() for each in codec.encode(vector_, key, own, measured)]
+        assert same_bits(kernels.decode(buffers), codec.decode([buffer.numpy() for buffer in buffers]))
+
+
 @pytest.mark.parametrize("magnitude", [1e-30, 1e-44, 0.0])
 def test_tiny_scales_are_drawn_alike(magnitude: float) -> None:
     codec = Ternary(layout_of(100), clip=None)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from small_runs import EXCHANGING, experiment, start
 
+from testbed.codecs.resident.ternary import TernaryResident
 from testbed.gpu.standin import NAME, standin
 from testbed.harness.gpu.counts import count
 from testbed.systems import SYSTEMS
@@ -155,3 +156,20 @@ def test_a_step_waits_for_nothing(small_data: None, system: str) -> None:
         assert found.down - more <= 48 * found.waits + 200  # bytes: losses, a few norms, and the sizes of messages
     assert found.launches <= LAUNCHES[system]
     assert found.graphs >= 1
+
+
+@pytest.mark.parametrize(("system", "at_once"), [("terngrad", WORKERS // 2), ("weightgrad", WORKERS)])
+def test_workers_of_one_instant_code_in_one_go(
+    small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, at_once: int
+) -> None:
+    """TernGrad's wait for the scales of all, which reach one region before the other."""
+    done, encode_all = [], TernaryResident.encode_all
+
+    def noted(twin: TernaryResident, asked: Any) -> Any:
+        done.append(len(asked))
+        return encode_all(twin, asked)
+
+    monkeypatch.setattr(TernaryResident, "encode_all", noted)
+    with standin():
+        start(experiment(systems={system: {}}, training={"steps": 3}), tmp_path, device=NAME)
+    assert set(done) == {at_once}

@@ -49,8 +49,9 @@ def _try(device: torch.device) -> None:
     """Code and decode a vector that comes back as it was, all of its magnitudes being the scale; waits for it, once."""
     codec = Ternary(Layout.of([("a.weight", (1, 9)), ("last.weight", (1, 2))]))
     kernels, x = TernaryKernels(codec, device), torch.ones(codec.layout.size, device=device)
-    _, clips, scales = kernels.measure(x)
-    message = [scales, *kernels.pack(x, Key(0, 0, 0), clips, scales)]
+    _, clips, scales = kernels.measure(x.view(1, -1))
+    floats, trits = kernels.pack(x.view(1, -1), [Key(0, 0, 0)], clips, scales)
+    message = [scales[0], floats[0], trits[0]]
     if not torch.equal(kernels.unpack(message), x):
         raise RuntimeError("a vector came back as another")
 
@@ -103,7 +104,7 @@ class TritKernels:
 
 
 class TernaryKernels(TritKernels):
-    """How a vector becomes a stochastic ternary message, in three launches."""
+    """How vectors, one or several, become stochastic ternary messages, in three launches."""
 
     _codec: Ternary
 
@@ -115,34 +116,52 @@ class TernaryKernels(TritKernels):
         self._stretches = upload(np.array(list(_stretches(codec.ternary)), np.int64), device)
         self._layers = upload(np.array(list(zip(firsts, counts, sizes, strict=True)), np.int64), device)
 
+        whole = [codec.layout.size, len(codec.ternary), codec.scale_count, codec.float_size, codec.trit_bytes]
+        self._own_scales, self._same_scales = (
+            upload(np.array(each, np.int64), device) for each in (whole, [*whole[:2], 0, *whole[3:]])
+        )
+
     def measure(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The largest magnitudes [layers], those after clipping, and the scales of a message."""
-        count, stretches = len(self._layers), len(self._stretches)
-        made = torch.empty((3, count), device=self._device)
-        parts = torch.empty((stretches, 3), dtype=torch.float64, device=self._device)
+        """Of vectors [n, elements]: the largest magnitudes [n, layers], those after clipping, and messages' scales."""
+        count, layers, stretches = len(x), len(self._layers), len(self._stretches)
+        made = torch.empty((3, count, layers), device=self._device)
+        parts = torch.empty((count, stretches, 3), dtype=torch.float64, device=self._device)
         with self._current():
             if stretches:
-                self._kernels.measure[(stretches,)](x, self._stretches, parts, lanes=STRETCH, num_warps=8)
-            if count:
-                # Not fused, a product is rounded before it is subtracted, as on the CPU.
-                self._kernels.finish[(count,)](
-                    parts, self._layers, made, clip=self._codec.clip, lanes=PARTS, num_warps=8, enable_fp_fusion=False
+                self._kernels.measure[(stretches, count)](
+                    x, x.shape[1], self._stretches, parts, lanes=STRETCH, num_warps=8
                 )
+            if layers:
+                # Not fused, a product is rounded before it is subtracted, as on the CPU.
+                finish = self._kernels.finish[(layers, count)]
+                clip, how = self._codec.clip, {"num_warps": 8, "enable_fp_fusion": False}
+                finish(parts, stretches, self._layers, made, clip=clip, lanes=PARTS, **how)
         tops, clips, scales = made.unbind()
-        return tops, clips, clips.amax(0, keepdim=True) if self._codec.one_scale and count else scales
+        return tops, clips, clips.amax(1, keepdim=True) if self._codec.one_scale and layers else scales
 
-    def pack(self, x: Tensor, key: Key, clips: Tensor, scales: Tensor) -> list[Tensor]:
-        """The float layers and the trits."""
-        if scales.shape != (self._codec.scale_count,) or clips.shape != (len(self._codec.ternary),):
-            raise CodecError(f"{self._codec.scale_count} shared scales expected, found {tuple(scales.shape)}")
-        floats = torch.empty(self._codec.float_size, device=self._device)
-        trits = torch.empty(self._codec.trit_bytes, dtype=torch.uint8, device=self._device)
-        high, low = np.array([key.state >> 32, key.state & 0xFFFFFFFF], np.uint32).view(np.int32).tolist()
-        tensors = x, self._blocks, clips.contiguous(), scales.contiguous(), floats, trits
+    def pack(self, x: Tensor, keys: Sequence[Key], clips: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+        """The float layers and the trits of vectors [n, elements], a row each.
+
+        Parameters
+        ----------
+        clips : [n, layers]
+        scales : [n, scales of a message], or [1, scales of a message] of all
+        """
+        count, own = len(x), len(scales) > 1 or len(x) == 1
+        scaled, layers = (count if own else 1, self._codec.scale_count), (count, len(self._codec.ternary))
+        if scales.shape != scaled or clips.shape != layers:
+            raise CodecError(f"{self._codec.scale_count} shared scales expected, found {scales.shape[1]}")
+        floats = torch.empty((count, self._codec.float_size), device=self._device)
+        trits = torch.empty((count, self._codec.trit_bytes), dtype=torch.uint8, device=self._device)
+        halves = np.array([(key.state >> 32, key.state & 0xFFFFFFFF) for key in keys], np.uint32)
         if self._count:
+            rows = x, self._blocks, clips.contiguous(), scales.contiguous(), upload(halves.view(np.int32), self._device)
+            sizes = self._own_scales if own else self._same_scales
             with self._current():
-                self._kernels.pack[(self._count,)](*tensors, high, low, one_scale=self._codec.one_scale, lanes=SEGMENT)
-        return [floats, trits]
+                self._kernels.pack[(self._count, count)](
+                    *rows, floats, trits, sizes, one_scale=self._codec.one_scale, lanes=SEGMENT
+                )
+        return floats, trits
 
 
 # --- tables; the columns are those of `fused_kernels` ---------------------------------------------------------------

@@ -10,7 +10,8 @@ The rules are those of `testbed.codecs.kernels.ternary`, the numbers to the bit.
 4. `unpack`: the inverse, in one.
 
 What a program works on is a row of a table, made once for a layout (`testbed.codecs.resident.fused`). Offsets in it
-are of any alignment, so that lanes next to each other load 4 bytes each, which are next to each other, too.
+are of any alignment, so that lanes next to each other load 4 bytes each, which are next to each other, too. Vectors are
+coded several at once, the second dimension of a grid: rows of the arrays that hold what belongs to each.
 
 No kernel is specialized for its arguments' values: each is compiled once for a codec, whatever the sizes.
 """
@@ -42,10 +43,17 @@ BLOCK = tl.constexpr(6)  # columns of the table of blocks; see `_block`
 # --- scales ---------------------------------------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=["x", "stretches", "parts"])
-def measure(x: tl.tensor, stretches: tl.tensor, parts: tl.tensor, lanes: tl.constexpr) -> None:
-    """Note of each stretch of at most `lanes` elements what its layer's scale is made of."""
-    row = tl.program_id(0)
+@triton.jit(do_not_specialize=["x", "length", "stretches", "parts"])
+def measure(x: tl.tensor, length: tl.tensor, stretches: tl.tensor, parts: tl.tensor, lanes: tl.constexpr) -> None:
+    """Note of each stretch of at most `lanes` elements what its layer's scale is made of.
+
+    Parameters
+    ----------
+    x : float32 [vectors, length]
+    parts : float64 [vectors, stretches, 3]
+    """
+    row, vector = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    x += vector * length
     start, size = tl.load(stretches + MEASURED * row), tl.load(stretches + MEASURED * row + 1)
     lane = tl.arange(0, lanes)
     if size == lanes:  # noqa: SIM108 (a branch: nearly all are whole, and ask nowhere what is there)
@@ -54,22 +62,33 @@ def measure(x: tl.tensor, stretches: tl.tensor, parts: tl.tensor, lanes: tl.cons
         values = tl.load(x + start + lane, mask=lane < size, other=0.0)
     bits = values.to(tl.int32, bitcast=True) & MAGNITUDE
     wide = values.to(tl.float64)
-    parts += PARTS * row
+    parts += PARTS * (vector * tl.num_programs(0) + row)
     tl.store(parts, tl.max(bits, 0).to(tl.float64))
     tl.store(parts + 1, tl.sum(wide, 0))
     tl.store(parts + 2, tl.sum(wide * wide, 0))
 
 
-@triton.jit(do_not_specialize=["parts", "layers", "made"])
-def finish(parts: tl.tensor, layers: tl.tensor, made: tl.tensor, clip: tl.constexpr, lanes: tl.constexpr) -> None:
+@triton.jit(do_not_specialize=["parts", "stretches_in_all", "layers", "made"])
+def finish(
+    parts: tl.tensor,
+    stretches_in_all: tl.tensor,
+    layers: tl.tensor,
+    made: tl.tensor,
+    clip: tl.constexpr,
+    lanes: tl.constexpr,
+) -> None:
     """Write the largest magnitude of each layer, that after clipping, and this once more as the message's scale.
 
     Parameters
     ----------
-    made : float32 [3, layers]
+    parts : float64 [vectors, stretches in all, 3]
+    made : float32 [3, vectors, layers]
     clip : in standard deviations; None: no clipping
     """
-    layer, count = tl.program_id(0), tl.num_programs(0)
+    layer, vector = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    count = tl.num_programs(0) * tl.num_programs(1)
+    parts += PARTS * vector * stretches_in_all
+    made += vector * tl.num_programs(0) + layer
     layers += LAYER * layer
     first, stretches, size = tl.load(layers), tl.load(layers + 1).to(tl.int32), tl.load(layers + 2)
     tops, sums, squares = (tl.zeros([lanes], tl.float64), tl.zeros([lanes], tl.float64), tl.zeros([lanes], tl.float64))
@@ -88,9 +107,9 @@ def finish(parts: tl.tensor, layers: tl.tensor, made: tl.tensor, clip: tl.conste
         variance = mean_square - mean * mean
         limit = tl.minimum(tl.sqrt(tl.maximum(variance, 0.0)) * clip, top.to(tl.float64)).to(tl.float32)
         scale = tl.where(variance > mean_square * 1e-12, limit, top)
-    tl.store(made + layer, top)
-    tl.store(made + count + layer, scale)
-    tl.store(made + 2 * count + layer, scale)
+    tl.store(made, top)
+    tl.store(made + count, scale)
+    tl.store(made + 2 * count, scale)
 
 
 @triton.jit
@@ -214,20 +233,34 @@ def _trit(
     return tl.where((h >> 1).to(tl.float32) < level, digit * weight, 0)
 
 
-@triton.jit(do_not_specialize=["x", "blocks", "clips", "scales", "floats", "trits", "high", "low"])
+@triton.jit(do_not_specialize=["x", "blocks", "clips", "scales", "keys", "floats", "trits", "sizes"])
 def pack(
     x: tl.tensor,
     blocks: tl.tensor,
     clips: tl.tensor,
     scales: tl.tensor,
+    keys: tl.tensor,
     floats: tl.tensor,
     trits: tl.tensor,
-    high: tl.tensor,
-    low: tl.tensor,
+    sizes: tl.tensor,
     one_scale: tl.constexpr,
     lanes: tl.constexpr,
 ) -> None:
-    """Ternarize and pack each block, or copy it where its layer stays in float32."""
+    """Ternarize and pack each block, or copy it where its layer stays in float32.
+
+    Parameters
+    ----------
+    x, clips, scales, floats, trits : a row a vector
+    keys : int32 [vectors, 2], the halves of `Key.state`
+    sizes : int64 [5], the lengths of these rows; of scales 0 where all vectors have the same
+    """
+    vector = tl.program_id(1).to(tl.int64)
+    x += vector * tl.load(sizes)
+    clips += vector * tl.load(sizes + 1)
+    scales += vector * tl.load(sizes + 2)
+    floats += vector * tl.load(sizes + 3)
+    trits += vector * tl.load(sizes + 4)
+    high, low = tl.load(keys + 2 * vector), tl.load(keys + 2 * vector + 1)
     layer, start, size, place, number, index = _block(blocks)
     x0, x1, x2, x3, x4 = _segments(x + start, size, lanes)
     if layer < 0:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from testbed.codecs.kernels.rice import MAX_PARAMETER
-from testbed.gpu.places import add_whole
+from testbed.gpu.places import add_whole, running
 
 BYTE = 8
 READ_BYTES = 5  # hold a remainder of up to 31 bits, wherever in a byte it begins
@@ -90,7 +90,7 @@ class Rice:
         width = _with_none(parameters).index_select(1, sections.owner)
         begins, unary = _begins(parameters, sections)
         lengths = (numbers >> width) + sections.real  # of quotients, their ends included
-        ends = unary + lengths.cumsum(1)
+        ends = unary + running(lengths)
         starts = self._starts(sections, begins, width)
         remainders = (numbers & ((1 << width) - 1)) << (starts & 7)
         marks = sections.real << ((ends - 1) & 7)  # of nothing none
@@ -114,7 +114,7 @@ class Rice:
         width = _with_none(parameters).index_select(1, sections.owner)
         begins, unary = _begins(parameters, sections)
         flags = ((packed.unsqueeze(2) >> self._in_byte) & 1).view(len(code), -1)
-        ranks = (flags * (self._bit >= unary)).cumsum(1)
+        ranks = running(flags * (self._bit >= unary))
         marks = torch.searchsorted(ranks, (self._index + 1).repeat(len(code), 1))
         quotients = marks - torch.cat([unary - 1, marks[:, :-1]], 1) - 1
         return ((quotients << width) | self._read_at(packed, sections, begins, width)) * sections.real
@@ -137,7 +137,7 @@ class Rice:
 
     def _sums(self, numbers: Tensor, sections: Sections) -> Tensor:
         """Of the numbers [..., room] of each section [..., sections]."""
-        whole = torch.cat([numbers.new_zeros(*numbers.shape[:-1], 1), numbers.cumsum(-1)], -1)
+        whole = torch.cat([numbers.new_zeros(*numbers.shape[:-1], 1), running(numbers)], -1)
         return whole.index_select(-1, sections.firsts.clamp(max=numbers.shape[-1])).diff()
 
     def _starts(self, sections: Sections, begins: Tensor, width: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from testbed.codecs.base import Key
 from testbed.codecs.device.sparse import magnitudes
-from testbed.codecs.resident.base import Resident, extended
+from testbed.codecs.resident.base import BLOCK, Blocks, Resident, extended
 from testbed.codecs.resident.rice import BYTE, Rice, Sections
 from testbed.codecs.resident.values import THERE, Kept, Part, ValuesThere
 from testbed.codecs.sparse import NOT_ZERO, Sparse, SparseCodec
@@ -68,6 +68,8 @@ class SparseCodecResident(Resident):
         self.values: ValuesThere = THERE[type(codec.values)](codec.values, codec.layout, device)
         self._offsets = self.moved(np.array([layer.offset for layer in codec.layout], np.int64))
         self._bounds = self.moved(np.array([*(layer.offset for layer in codec.layout), self.layout.size], np.int64))
+        longest = max((layer.size for layer in codec.layout), default=1)
+        self._tops = Blocks(list(codec.layout), self.layout.size, device, min(BLOCK, longest))
         self._rooms: dict[int, Room] = {}
         self._packs: dict[Hashable, Pass] = {}
         self._unpacks: dict[int, Pass] = {}
@@ -135,9 +137,9 @@ class SparseCodecResident(Resident):
         sections = room.rice.sections(self.before(ranks).diff())
         places = torch.searchsorted(ranks, room.ranks)
         values = extended(x).index_select(0, places)
-        first = values.new_zeros(len(self.layout) + 1, dtype=torch.int32)
-        tops = first.scatter_reduce(0, sections.owner, magnitudes(values), "amax")[:-1]
-        return Kept(places, values, sections, tops)
+        # Not of `values` by their layers: hundreds of thousands would be compared with one number of each layer.
+        tops = self._tops.tops(torch.where(keep, x, 0.0))
+        return Kept(places, values, sections, magnitudes(tops))
 
     def before(self, ranks: Tensor) -> Tensor:
         """Of running counts [..., layout.size] those before each layer, and behind the last [..., layers + 1]."""

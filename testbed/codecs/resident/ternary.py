@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,10 +19,13 @@ from testbed.codecs.levels import LevelSum
 from testbed.codecs.resident import base, fused
 from testbed.codecs.resident.base import Measures, Planes, Resident, Rows, extended, hashed, keys_of
 from testbed.codecs.resident.fused import TernaryKernels, TritKernels
+from testbed.codecs.sized import sized
 from testbed.codecs.ternary import _ENLARGE, _ROUNDS, _TINY_SCALE, Ternary, ThresholdTernary
 from testbed.codecs.trits import TritFormat
 from testbed.errors import CodecError
 from testbed.gpu.graphs import Pass
+from testbed.gpu.moves import rows
+from testbed.gpu.together import in_one_go
 from testbed.layout import Layer
 
 _DIGITS = np.array([0.0, 1.0, -1.0], np.float32)
@@ -33,6 +36,15 @@ class Limits(NamedTuple):
 
     clip: Tensor
     scales: Tensor
+
+
+class _Call(NamedTuple):
+    """The arguments of `TernaryResident.encode`."""
+
+    vector: Tensor
+    key: Key
+    scales: Tensor | None = None
+    limits: Limits | None = None
 
 
 class TritResident(Resident):
@@ -128,13 +140,25 @@ class TernaryResident(TritResident):
     def _fused(self, scaled: Sequence[Layer]) -> TernaryKernels | None:
         return TernaryKernels(self.codec, self.device) if fused.usable(self.device) else None
 
+    @in_one_go("limits_of")
     def limits(self, vector: Tensor) -> Limits:
         """What the vector says of the scales."""
-        x = self.checked(vector)
-        tops, clip, scales = self._measure(x) if self._kernels is None else self._kernels.measure(x)
-        self.doubts.note(tops)
-        return Limits(clip, scales)
+        (found,) = self.limits_of([(vector,)])
+        return found
 
+    def limits_of(self, asked: Sequence[tuple[Tensor]]) -> list[Limits]:
+        """What `limits` says of several vectors."""
+        vectors = [self.checked(vector) for (vector,) in asked]
+        if self._kernels is None:
+            measured = [self._measure(x) for x in vectors]
+            for tops, _, _ in measured:
+                self.doubts.note(tops)
+            return [Limits(clip, scales) for _, clip, scales in measured]
+        tops, clips, scales = self._kernels.measure(rows(vectors))
+        self.doubts.note(tops.amax(0))
+        return list(map(Limits, clips.unbind(), scales.unbind()))
+
+    @in_one_go("encode_all", sized)
     def encode(
         self, vector: Tensor, key: Key, scales: Tensor | None = None, limits: Limits | None = None
     ) -> list[Tensor]:
@@ -142,15 +166,29 @@ class TernaryResident(TritResident):
 
         Shared scales are taken as they come: that none is below this vector's own is not looked at.
         """
-        x = self.checked(vector)
-        own = limits if limits is not None else self.limits(x)
-        shared = own.scales if scales is None else scales
-        if self._kernels is not None:
-            floats, trits = self._kernels.pack(x, key, own.clip, shared)
+        (buffers,) = self.encode_all([(vector, key, scales, limits)])
+        return buffers
+
+    def encode_all(self, asked: Sequence[tuple[Any, ...]]) -> list[list[Tensor]]:
+        """The messages that `encode` makes of several vectors, `asked` for with its arguments."""
+        calls = [_Call(*each) for each in asked]
+        missing = [(call.vector,) for call in calls if call.limits is None]
+        measured = iter(self.limits_of(missing) if missing else [])
+        own = [next(measured) if call.limits is None else call.limits for call in calls]
+        shared = [each.scales if call.scales is None else call.scales for call, each in zip(calls, own, strict=True)]
+        vectors, keys = [self.checked(call.vector) for call in calls], [call.key for call in calls]
+        clips = [each.clip for each in own]
+        if self._kernels is None:
+            packed = [
+                self._pack(x, torch.from_numpy(keys_of(key, self.codec.indexes)), clip, scales)
+                for x, key, clip, scales in zip(vectors, keys, clips, shared, strict=True)
+            ]
         else:
-            keys = torch.from_numpy(keys_of(key, self.codec.indexes))
-            floats, trits = self._pack(x, keys, own.clip, shared)
-        return [shared, floats, trits]
+            alike = all(scales is shared[0] for scales in shared)
+            scales = shared[0].view(1, -1) if alike else rows(shared)
+            floats, trits = self._kernels.pack(rows(vectors), keys, rows(clips), scales)
+            packed = [list(each) for each in zip(floats.unbind(), trits.unbind(), strict=True)]
+        return [[scales, *buffers] for scales, buffers in zip(shared, packed, strict=True)]
 
     def _measured(self, x: Tensor) -> list[Tensor]:
         blocks = self._measures.blocks(extended(x))

@@ -18,7 +18,7 @@ from testbed.codecs.resident.sparse import Room, SparseCodecResident
 from testbed.codecs.resident.values import Kept
 from testbed.codecs.sparse import SparseCodec
 from testbed.codecs.topk import TopK
-from testbed.gpu.places import scattered
+from testbed.gpu.places import running, scattered
 
 
 class LargestResident(SparseCodecResident):
@@ -46,7 +46,7 @@ class LargestResident(SparseCodecResident):
         least = self._least(bits, kept)
         each = least.index_select(0, self._owner)
         above, equal = bits > each, bits == each
-        ranks = torch.stack([above, equal]).cumsum(1)
+        ranks = running(torch.stack([above, equal]))
         more, before = self.before(ranks).unbind()
         last = (before[:-1] + wanted - more.diff()).index_select(0, self._owner)  # of equal ones
         return self.kept(room, x, above | (equal & (ranks[1] <= last)))

@@ -18,6 +18,7 @@ from testbed.fabrics.virtual.clock import VirtualLoop, shut
 from testbed.fabrics.virtual.flows import Connection
 from testbed.fabrics.virtual.folds import Members, ToFold, across, folds_of, from_fold, of_each
 from testbed.fabrics.virtual.network import Network
+from testbed.fabrics.virtual.putoff import PutOff
 from testbed.fabrics.virtual.replay import Replay
 from testbed.faults import Schedule
 from testbed.gpu.moves import finish
@@ -48,7 +49,7 @@ class VirtualNode(Node):
         super().__init__(name, roles, patience_s=None)
         self.connections: dict[str, Connection] = {}
         self.folds: dict[str, ToFold] = {}  # of those peers that are in one
-        self.launches: Launches | None = None  # what computes gradients on a device, before time passes
+        self.put_off: PutOff | None = None  # what a device does, before time passes
         self._device = compute.device
         self._network = network
         self._loop = loop
@@ -67,19 +68,20 @@ class VirtualNode(Node):
 
     async def compute(self, work: Charge[T], fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         began_s = perf_counter()
-        result = fn(*args, **kwargs)
+        asked = self.put_off.ask(fn, args) if self.put_off is not None and not kwargs else None
+        result = fn(*args, **kwargs) if asked is None else asked.sized
         work = work(result) if callable(work) else work
         if self._device is None:
             finish(result)
         spent_s = perf_counter() - began_s if self._device is None else self._device.seconds(work)
         spent_s = self.lasting(spent_s, self.now())
-        if self.launches is not None:
-            self.launches.needed(self.now() + spent_s)
+        if self.put_off is not None:
+            self.put_off.needed(self.now() + spent_s, asked)
             if not spent_s:
-                self.launches.run()
+                self.put_off.run()
         self.ledger.charged(work, spent_s, self.now(), fn)
         await asyncio.sleep(spent_s)
-        return result
+        return result if asked is None else asked.result
 
     def record(self, event: Event) -> None:
         self._record(event)
@@ -131,13 +133,13 @@ class VirtualFabric(Fabric):
         self._states: dict[str, Any] = {}
         self._clock_s = 0.0
         self._told_to_stop = False
-        self._launches = launches
+        self._put_off = None if launches is None else PutOff(launches)
         if launches is not None:
             launches.together = compute.device is not None  # else each is measured by itself
 
     def begin(self, system: str, seed: int, records: Path, clock_s: float, checkpoint: Path | None) -> None:
-        if self._launches is not None:
-            self._launches.forget()
+        if self._put_off is not None:
+            self._put_off.forget()
         self._system = self._make_system(system, seed)
         roles = self._system.task.roles
         played_for = {member for members in self._folds() for member in members[1:]}
@@ -169,8 +171,8 @@ class VirtualFabric(Fabric):
                 raise KeyboardInterrupt
             if self._probed_enough:
                 raise ProbedEnough(loop.time())
-            if self._launches is not None and when_s >= self._launches.due_s:
-                self._launches.run()
+            if self._put_off is not None and when_s >= self._put_off.due_s:
+                self._put_off.run()
             when_s = min(when_s, replay.next_s)
             for meter in meters:
                 if when_s >= meter.next_s:
@@ -195,15 +197,15 @@ class VirtualFabric(Fabric):
                 record = of_each(folds[name], record)
             nodes[name] = VirtualNode(name, self._system.task.roles, self._compute, network, loop, record)
             nodes[name].ledger.timeline_steps = 0 if self._clock_s else self._timeline_steps
-            nodes[name].launches = self._launches
+            nodes[name].put_off = self._put_off
             nodes[name].pace, nodes[name].mortal = self._schedule.pace_of(name), self._schedule.mortal
         self._let_probe(nodes)
         for node in nodes.values():
             self._connect(node, nodes, network, folds)
         try:
             loop.run_until_complete(self._play(nodes, stop_at))
-            if self._launches is not None:
-                self._launches.run()  # what one who is gone had asked for
+            if self._put_off is not None:
+                self._put_off.run()  # what one who is gone had asked for
             self._clock_s = loop.time()
             self._close(meters, self._clock_s)
         except EndedEarly as end:

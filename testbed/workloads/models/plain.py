@@ -26,8 +26,8 @@ def cifarnet(classes: int) -> nn.Module:
     """
     net = nn.Sequential()
     net.add_module("conv1", nn.Conv2d(3, 64, 5, padding=2))
-    net.add_module("relu1", nn.ReLU())
     net.add_module("pool1", MaxPool(3, 2, ceil_mode=True))
+    net.add_module("relu1", nn.ReLU())  # of maxima, the same as maxima of what it gives, of a quarter as many
     net.add_module("norm1", LocalResponseNorm(64, radius=4, alpha=0.001 / 9, beta=0.75, bias=1.0))
     net.add_module("conv2", nn.Conv2d(64, 64, 5, padding=2))
     net.add_module("relu2", nn.ReLU())
