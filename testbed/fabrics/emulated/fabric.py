@@ -190,7 +190,8 @@ class _Meter:
         self._fabric._network.watch()
 
     def close(self, clock_s: float) -> None:
-        self._sample(clock_s)
+        """Record what is left; a sample may have been due after the segment was over, at `clock_s`, and before now."""
+        self._sample(clock_s if clock_s > self._since_s else self.now_s)
 
     def _sample(self, clock_s: float) -> None:
         totals = self._fabric.sent_bytes()
