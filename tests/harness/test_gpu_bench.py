@@ -89,6 +89,7 @@ def test_codecs_and_steps_are_timed(small_data: None, plan: Plan, monkeypatch: p
     timed = [(each["system"], each["steps"]) for each in found["steps"].figures]
     assert timed == [("baseline", 2), ("weightgrad", 2), ("gaia", 2)]
     assert all(each["wall"] > 0 for each in found["steps"].figures)
+    assert all(len(each["functions"]) == steps.SHOWN for each in found["steps"].figures)
 
 
 def test_one_of_each_thing_is_timed(small_data: None, plan: Plan) -> None:

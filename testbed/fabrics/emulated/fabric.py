@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import Any
 
 import ray
@@ -15,24 +14,21 @@ import ray
 from testbed.emulation import sandbox
 from testbed.emulation.network import EmulatedNetwork
 from testbed.emulation.trace_player import Lateness, TracePlayer
-from testbed.errors import InputError
-from testbed.experiment.assembly import Assembly, threads
+from testbed.experiment.assembly import Assembly
 from testbed.fabrics.actors.actor import Place, RoleActor
 from testbed.fabrics.actors.fabric import ActorFabric
 from testbed.fabrics.actors.forkserver import ForkServer
 from testbed.fabrics.actors.line import Endpoint
 from testbed.fabrics.actors.own_ray import OwnRay
 from testbed.fabrics.actors.resets import Resets
+from testbed.fabrics.emulated.dilation import choose_dilation
 from testbed.fabrics.registry import Gate
 from testbed.record.events import LONGEST_INTERVAL_S, LinkBytes
-from testbed.roles.compute import compute_model
 from testbed.roles.roles import Roles, first_of
 from testbed.wan.trace import Change
 from testbed.workloads.devices import alone, share
 
 FIRST_PORT = 5500
-MOST_DILATION = 50.0  # unless it is asked for: at that the default run takes two hours
-FIT_MARGIN = 1.25  # the real math of a step must fit into the modelled time with this much to spare
 
 
 class EmulatedFabric(ActorFabric):
@@ -200,43 +196,6 @@ class _Meter:
             interval_s = clock_s - self._since_s
             self._fabric.record(LinkBytes(time_s=clock_s, interval_s=interval_s, wire_bytes=crossed))
         self._before, self._since_s = totals, clock_s
-
-
-def choose_dilation(assembly: Assembly) -> float:
-    """The factor k: as the experiment says, or the smallest at which the real math fits the modelled device.
-
-    All workers compute at the same time on this machine's cores, each on one thread.
-
-    Raises
-    ------
-    InputError
-        It would be so large that whoever did not ask for it would take the run for one that hangs.
-    """
-    compute = assembly.experiment.compute
-    if compute.dilation != "auto":
-        return float(compute.dilation)
-    device = compute_model(compute.device).device
-    if device is None:
-        return 1.0
-    task = assembly.task(0)
-    learner = task.learner(0)
-    with threads(1):
-        took_s = min(_timed(lambda: learner.gradient(task.initial, 0)) for _ in range(5))
-    rounds = math.ceil(len(task.roles.workers) / len(os.sched_getaffinity(0)))
-    dilation = max(1.0, math.ceil(10 * FIT_MARGIN * took_s * rounds / device.seconds(task.gradient_work)) / 10)
-    if dilation > MOST_DILATION:
-        raise InputError(
-            f"compute.device: to play {len(task.roles.workers)} of '{compute.device}', this machine needs "
-            f"{dilation:,.0f} seconds for each of theirs; simulate the network instead (--fabric virtual), compute as "
-            'this machine does (compute.device = "measured"), or insist with compute.dilation'
-        )
-    return dilation
-
-
-def _timed(fn: Callable[[], object]) -> float:
-    began_s = perf_counter()
-    fn()
-    return perf_counter() - began_s
 
 
 def _endpoints(roles: Roles, network: EmulatedNetwork, stamps: Path) -> dict[str, dict[str, Endpoint]]:

@@ -232,8 +232,8 @@ def _steps(plan: Plan, part: Part) -> Iterator[str]:
             part.figures.append(asdict(time))
             busy = "" if time.busy is None else f", of which the device works {time.busy:.2f} ms"
             yield f"{model}, {system}: {time.wall:.2f} ms a step over {time.steps}{busy}"
-            for kernel, taken in time.kernels.items():
-                yield f"    {taken:.3f} ms {kernel}"
+            for name, taken in (time.kernels | time.functions).items():
+                yield f"    {taken:.3f} ms {name}"
             if model == PAPER and system in plan.systems:
                 held.append(time.wall <= STEP_MS)
     part.holds = all(held) if held else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
 import math
+import pstats
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +23,8 @@ from testbed.record.events import Event, StepDone
 from testbed.record.held import Held
 
 WARM_UP = (3, 6, 12)  # ends of segments, in which all that is captured has been captured
-SHOWN = 5  # kernels that take longest
+SHOWN = 12  # kernels, and functions of the program, that take longest
+PROFILED = 10  # steps of each of the two profiles
 
 # Eight workers, 512 examples together; a language model with its own batch, a large network with a small one.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -50,6 +53,7 @@ class StepTime:
     wall : as the program sees it, until the device is done
     busy : what the device's kernels take together; None where they cannot be timed
     kernels : milliseconds a step by kernel, those that take longest
+    functions : of the program, likewise, each without what it calls; looked at by a profiler, which nearly doubles it
     """
 
     model: str
@@ -58,6 +62,7 @@ class StepTime:
     wall: float
     busy: float | None = None
     kernels: dict[str, float] = field(default_factory=dict)
+    functions: dict[str, float] = field(default_factory=dict)
 
 
 def case(model: str, changes: Mapping[str, Any] | None = None, steps: int = 100) -> Experiment:
@@ -82,8 +87,11 @@ def time_of(experiment: Experiment, model: str, system: str, device: str, steps:
         began_s = perf_counter()
         play.to(done + steps)
         wall_s = (perf_counter() - began_s) / steps
-        busy, kernels = _kernels(play, done + steps, min(steps, 10)) if device.startswith("cuda") else (None, {})
-        return StepTime(model, system, steps, 1e3 * wall_s, busy, kernels)
+        looked_at, done = min(steps, PROFILED), done + steps
+        busy, kernels = _kernels(play, done, looked_at) if device.startswith("cuda") else (None, {})
+        return StepTime(
+            model, system, steps, 1e3 * wall_s, busy, kernels, _functions(play, done + looked_at, looked_at)
+        )
 
 
 class Play:
@@ -125,6 +133,18 @@ def _kernels(play: Play, done: int, steps: int) -> tuple[float | None, dict[str,
     taken = {each.key: each.self_device_time_total / 1e3 / steps for each in profiler.key_averages()}
     longest = sorted(taken, key=lambda name: -taken[name])[:SHOWN]
     return sum(taken.values()) or None, {name[:60]: taken[name] for name in longest}
+
+
+def _functions(play: Play, done: int, steps: int) -> dict[str, float]:
+    """What the program's functions take, each without those that it calls: the longest."""
+    with cProfile.Profile() as profiler:
+        play.to(done + steps)
+    taken: dict[str, float] = {}
+    for (file, _, name), (_, _, own_s, _, _) in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
+        where = "/".join(Path(file).parts[-2:])  # and no machine's folders
+        key = f"{where} {name}" if where not in ("", "~") else name
+        taken[key] = taken.get(key, 0.0) + 1e3 * own_s / steps
+    return {name: taken[name] for name in sorted(taken, key=lambda name: -taken[name])[:SHOWN]}
 
 
 def losses(experiment: Experiment, system: str, device: str, steps: int) -> list[float]:

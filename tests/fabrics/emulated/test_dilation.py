@@ -7,7 +7,7 @@ from small_runs import experiment
 
 from testbed.errors import InputError
 from testbed.experiment.assembly import Assembly
-from testbed.fabrics.emulated.fabric import MOST_DILATION, choose_dilation
+from testbed.fabrics.emulated.dilation import MOST, choose_dilation
 
 
 def chosen(**compute: object) -> float:
@@ -20,7 +20,7 @@ def test_math_that_is_measured_needs_none_and_what_is_asked_for_is_taken(small_d
 
 
 def test_a_slow_device_needs_little_and_a_fast_one_too_much_to_be_meant(small_data: None) -> None:
-    assert 1 <= chosen(device="k40") <= MOST_DILATION
+    assert 1 <= chosen(device="k40") <= MOST
     with pytest.raises(
         InputError, match=r"play 4 of 'h100', this machine needs [\d,]+ seconds .* \(--fabric virtual\)"
     ):
