@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter, process_time
-from typing import Literal
+from time import perf_counter
 
 from testbed.errors import InputError
 from testbed.experiment.assembly import Assembly, threads
 from testbed.fabrics.virtual import VirtualFabric
+from testbed.record.events import Computed, Event, StepDone
 from testbed.roles.compute import MEASURED, compute_model
 
 MOST = 50.0  # unless it is asked for: at that the default run takes two hours
 MARGIN = 1.25  # the real math of a step must fit into the modelled time with this much to spare
-REHEARSED = (1, 3)  # steps: in the first all is made ready, the others count
+LATE = 0.05  # of a step, by which a role's math may take longer than modelled
+REHEARSED = 4  # steps of each system
 
 
 def choose_dilation(assembly: Assembly) -> float:
     """The factor k: as the experiment says, or the smallest at which the real math fits the modelled device.
 
     1. All workers compute their gradients at the same time on this machine's cores, each on one thread.
-    2. All that a system's roles compute in a step, coding and updates too, fits into the time that the step takes.
+    2. All that a system computes in a step, coding and updates too, fits into the time that the step takes, and each
+       role's part, on a core of its own, into its modelled time and a little more.
 
     Raises
     ------
@@ -65,22 +69,42 @@ def _of_gradients(assembly: Assembly) -> float:
 
 
 def _of_steps(assembly: Assembly, system: str) -> float:
-    """Seconds here for one of the run's, all cores at work: a few steps are played in this process, once for each."""
-    modelled_s = _played(assembly, system, assembly.experiment.compute.device, "clock")
-    return _played(assembly, system, MEASURED, "work") / _cores() / modelled_s
-
-
-def _played(assembly: Assembly, system: str, device: str, what: Literal["clock", "work"]) -> float:
-    """Seconds of the run's clock, or of this process's work, for the steps that count."""
+    """Seconds here for one of the run's: a few steps are played in this process, as measured and as modelled."""
     experiment = assembly.experiment
-    plan, make = experiment.network_plan, assembly.system
-    fabric = VirtualFabric(plan, compute_model(device), make, tcp=experiment.network)
+    here, there = (_rehearsed(assembly, system, device) for device in (MEASURED, experiment.compute.device))
+    workers, late_s = experiment.roles.workers, LATE * there.step_s
+    turns = math.ceil(len(workers) / _cores())  # until a core is a worker's
+    roles = [
+        took_s * (turns if role in workers else 1) / (there.roles.get(role, 0.0) + late_s)
+        for role, took_s in here.roles.items()
+    ]
+    return max(sum(here.roles.values()) / _cores() / there.step_s, *roles)
+
+
+@dataclass(frozen=True)
+class _Rehearsal:
+    """Seconds of a step, and what each role computes in one."""
+
+    step_s: float
+    roles: Mapping[str, float]
+
+
+def _rehearsed(assembly: Assembly, system: str, device: str) -> _Rehearsal:
+    experiment, events = assembly.experiment, list[Event]()
+    steps = min(REHEARSED, experiment.training.steps)
+    plan, compute = experiment.network_plan, compute_model(device)
+    fabric = VirtualFabric(plan, compute, assembly.system, tcp=experiment.network, timeline_steps=steps)
+    fabric.record = events.append
     fabric.begin(system, experiment.run.seeds[0], Path(), 0.0, None)
-    first, last = (min(steps, experiment.training.steps) for steps in REHEARSED)
-    began_s = fabric.segment(first) if first < last else 0.0
-    worked_s = process_time()
-    ended_s = fabric.segment(last)
-    return ended_s - began_s if what == "clock" else process_time() - worked_s
+    end_s = fabric.segment(steps)
+    firsts = [event.time_s for event in events if isinstance(event, StepDone) and event.step == 0]
+    ready_s = max(firsts) if steps > 1 else 0.0  # in the first step all is made ready
+    counted = max(steps - 1, 1)
+    roles: dict[str, float] = {}
+    for event in events:
+        if isinstance(event, Computed) and event.time_s - event.seconds >= ready_s:
+            roles[event.node] = roles.get(event.node, 0.0) + event.seconds / counted
+    return _Rehearsal((end_s - ready_s) / counted, roles)
 
 
 def _cores() -> int:
