@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from time import perf_counter
 
 from testbed.errors import InputError
@@ -14,11 +15,13 @@ from testbed.experiment.assembly import Assembly, threads
 from testbed.fabrics.virtual import VirtualFabric
 from testbed.record.events import Computed, Event, StepDone
 from testbed.roles.compute import MEASURED, compute_model
+from testbed.roles.roles import kind_of
 
 MOST = 50.0  # unless it is asked for: at that the default run takes two hours
-MARGIN = 1.25  # the real math of a step must fit into the modelled time with this much to spare
+MARGIN = 1.25  # the real math of a computation must fit into the modelled time with this much to spare
+BUSY = 0.6  # of a step, for which cores may be at the math of it: messages and the network take their part
 LATE = 0.05  # of a step, by which a role's math may take longer than modelled
-REHEARSED = 4  # steps of each system
+REHEARSED = 10  # steps of each system: a system that adapts has done so after the first half, which does not count
 
 
 def choose_dilation(assembly: Assembly) -> float:
@@ -40,9 +43,9 @@ def choose_dilation(assembly: Assembly) -> float:
         return 1.0
     with threads(1):
         needed = _of_gradients(assembly)
-        if MARGIN * needed <= MOST:
+        if needed <= MOST:
             needed = max(needed, *(_of_steps(assembly, system) for system in assembly.experiment.systems))
-    dilation = max(1.0, math.ceil(10 * MARGIN * needed) / 10)
+    dilation = max(1.0, math.ceil(10 * needed) / 10)
     if dilation > MOST:
         workers = len(assembly.experiment.roles.workers)
         raise InputError(
@@ -65,28 +68,49 @@ def _of_gradients(assembly: Assembly) -> float:
         return perf_counter() - began_s
 
     rounds = math.ceil(len(task.roles.workers) / _cores())
-    return min(taken_s() for _ in range(5)) * rounds / device.seconds(task.gradient_work)
+    return MARGIN * min(taken_s() for _ in range(5)) * rounds / device.seconds(task.gradient_work)
 
 
 def _of_steps(assembly: Assembly, system: str) -> float:
-    """Seconds here for one of the run's: a few steps are played in this process, as measured and as modelled."""
+    """Seconds here for one of the run's: a few steps are played in this process, as modelled and as measured.
+
+    How often something is computed in a step is the modelled run's, since a system that does not wait does less in a
+    longer step; how long it takes is the measured run's.
+    """
     experiment = assembly.experiment
-    here, there = (_rehearsed(assembly, system, device) for device in (MEASURED, experiment.compute.device))
+    there, here = (_rehearsed(assembly, system, device) for device in (experiment.compute.device, MEASURED))
+    took: dict[tuple[str, str], list[float]] = {}
+    for event in here.computed:
+        took.setdefault((kind_of(event.node), event.what), []).append(event.seconds)
+    roles: dict[str, _Part] = {}
+    for event in there.computed:
+        part = roles.setdefault(event.node, _Part())
+        part.modelled_s += event.seconds / there.steps
+        part.real_s += mean(took.get((kind_of(event.node), event.what), [event.seconds])) / there.steps
     workers, late_s = experiment.roles.workers, LATE * there.step_s
     turns = math.ceil(len(workers) / _cores())  # until a core is a worker's
-    roles = [
-        took_s * (turns if role in workers else 1) / (there.roles.get(role, 0.0) + late_s)
-        for role, took_s in here.roles.items()
+    each = [
+        part.real_s * (turns if role in workers else 1) / (part.modelled_s + late_s) for role, part in roles.items()
     ]
-    return max(sum(here.roles.values()) / _cores() / there.step_s, *roles)
+    all_s = sum(part.real_s for part in roles.values()) / _cores()
+    return max(all_s / BUSY / there.step_s, MARGIN * max(each, default=0.0))
+
+
+@dataclass
+class _Part:
+    """Seconds that a role computes in a step, on the device and here."""
+
+    modelled_s: float = 0.0
+    real_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class _Rehearsal:
-    """Seconds of a step, and what each role computes in one."""
+    """Steps that count, seconds of each, and what is computed in them."""
 
+    steps: int
     step_s: float
-    roles: Mapping[str, float]
+    computed: Sequence[Computed]
 
 
 def _rehearsed(assembly: Assembly, system: str, device: str) -> _Rehearsal:
@@ -96,15 +120,19 @@ def _rehearsed(assembly: Assembly, system: str, device: str) -> _Rehearsal:
     fabric = VirtualFabric(plan, compute, assembly.system, tcp=experiment.network, timeline_steps=steps)
     fabric.record = events.append
     fabric.begin(system, experiment.run.seeds[0], Path(), 0.0, None)
-    end_s = fabric.segment(steps)
-    firsts = [event.time_s for event in events if isinstance(event, StepDone) and event.step == 0]
-    ready_s = max(firsts) if steps > 1 else 0.0  # in the first step all is made ready
-    counted = max(steps - 1, 1)
-    roles: dict[str, float] = {}
+    fabric.segment(steps)
+    before, done_s = steps // 2, 0.0
+    ready_s = done_s
     for event in events:
-        if isinstance(event, Computed) and event.time_s - event.seconds >= ready_s:
-            roles[event.node] = roles.get(event.node, 0.0) + event.seconds / counted
-    return _Rehearsal((end_s - ready_s) / counted, roles)
+        if isinstance(event, StepDone):  # what comes after the last is a checkpoint's
+            done_s = max(done_s, event.time_s)
+            ready_s = max(ready_s, event.time_s) if event.step < before else ready_s
+    computed = [
+        each
+        for each in events
+        if isinstance(each, Computed) and each.time_s - each.seconds >= ready_s and each.time_s <= done_s
+    ]
+    return _Rehearsal(steps - before, (done_s - ready_s) / (steps - before), computed)
 
 
 def _cores() -> int:
