@@ -17,6 +17,7 @@ from testbed.record.recorder import Recorder
 from testbed.report.numbers.courses import Course, courses_of, slowdown, throughput, told, worst_of
 from testbed.report.pictures import draw
 from testbed.report.pictures.style import png
+from testbed.systems import SYSTEMS
 
 LINKS = ("west>server", "server>west", "east>server")
 RATES = {"west>server": 100.0, "server>west": 100.0, "east>server": 200.0}
@@ -122,6 +123,11 @@ def test_the_same_records_make_the_same_picture_whatever_the_users_settings(fold
     first = png(draw(load(folder), "replay"))
     with matplotlib.rc_context({"font.size": 30, "lines.linewidth": 9}):
         assert png(draw(load(folder), "replay")) == first
+
+
+def test_every_look_can_be_drawn(tmp_path: Path) -> None:
+    """Some marks are letters and signs, which are no part of matplotlib's formats."""
+    draw(load(write(tmp_path / "run", dict.fromkeys(SYSTEMS, SLOW))), "replay")
 
 
 def test_without_a_trace_or_a_change_there_is_no_picture(tmp_path: Path) -> None:

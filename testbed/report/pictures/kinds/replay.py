@@ -123,7 +123,7 @@ def _draw_losses(axes: Axes, curves: Sequence[Curve], info: RunInfo) -> None:
         style = look(curve.system)
         axes.plot(curve.time_s, curve.smooth, color=style.color, ls=style.line, lw=2.0, zorder=3)
         end = curve.time_s[-1:], curve.smooth[-1:]
-        axes.plot(*end, style.marker, color=style.color, ms=6, zorder=4, clip_on=False)
+        axes.plot(*end, marker=style.marker, color=style.color, ms=6, zorder=4, clip_on=False)
     if target.loss is not None:
         axes.axhline(target.loss, color=INK.text, lw=1.1, ls=parts.DASHES, zorder=2, label=f"target {target.loss:g}")
         axes.legend(loc="upper right", frameon=False)
