@@ -67,8 +67,8 @@ def _of_gradients(assembly: Assembly) -> float:
         learner.gradient(task.initial, 0)
         return perf_counter() - began_s
 
-    rounds = math.ceil(len(task.roles.workers) / _cores())
-    return MARGIN * min(taken_s() for _ in range(5)) * rounds / device.seconds(task.gradient_work)
+    taken = min(taken_s() for _ in range(5)) * _turns(task.roles.workers)
+    return MARGIN * taken / device.seconds(task.gradient_work)
 
 
 def _of_steps(assembly: Assembly, system: str) -> float:
@@ -88,9 +88,9 @@ def _of_steps(assembly: Assembly, system: str) -> float:
         part.modelled_s += event.seconds / there.steps
         part.real_s += mean(took.get((kind_of(event.node), event.what), [event.seconds])) / there.steps
     workers, late_s = experiment.roles.workers, LATE * there.step_s
-    turns = math.ceil(len(workers) / _cores())  # until a core is a worker's
     each = [
-        part.real_s * (turns if role in workers else 1) / (part.modelled_s + late_s) for role, part in roles.items()
+        part.real_s * (_turns(workers) if role in workers else 1) / (part.modelled_s + late_s)
+        for role, part in roles.items()
     ]
     all_s = sum(part.real_s for part in roles.values()) / _cores()
     return max(all_s / BUSY / there.step_s, MARGIN * max(each, default=0.0))
@@ -121,18 +121,20 @@ def _rehearsed(assembly: Assembly, system: str, device: str) -> _Rehearsal:
     fabric.record = events.append
     fabric.begin(system, experiment.run.seeds[0], Path(), 0.0, None)
     fabric.segment(steps)
-    before, done_s = steps // 2, 0.0
-    ready_s = done_s
-    for event in events:
-        if isinstance(event, StepDone):  # what comes after the last is a checkpoint's
-            done_s = max(done_s, event.time_s)
-            ready_s = max(ready_s, event.time_s) if event.step < before else ready_s
+    before, done = steps // 2, [event for event in events if isinstance(event, StepDone)]
+    ready_s = max((event.time_s for event in done if event.step < before), default=0.0)
+    done_s = max(event.time_s for event in done)  # what comes after it is a checkpoint's
     computed = [
         each
         for each in events
         if isinstance(each, Computed) and each.time_s - each.seconds >= ready_s and each.time_s <= done_s
     ]
     return _Rehearsal(steps - before, (done_s - ready_s) / (steps - before), computed)
+
+
+def _turns(workers: Sequence[str]) -> int:
+    """How many of them a core has, one after the other."""
+    return math.ceil(len(workers) / _cores())
 
 
 def _cores() -> int:
