@@ -82,8 +82,9 @@ class Here:
         return float(aggregate(self.frame[self.frame["system"] == system], metrics=[metric])[metric].iloc[0])
 
     def _over(self, metric: str, number: Number) -> float:
-        found = self.frame.assign(over=ratio(self.frame, metric, number.versus))
-        return float(aggregate(found[found["system"] == number.system], metrics=["over"])["over"].iloc[0])
+        over = f"speedup_over_{number.versus}"  # by whose name `aggregate` knows a ratio
+        found = self.frame.assign(**{over: ratio(self.frame, metric, number.versus)})
+        return float(aggregate(found[found["system"] == number.system], metrics=[over])[over].iloc[0])
 
     @cached_property
     def _message(self) -> dict[str, float]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from rich.console import Console
 from small_runs import experiment as played
@@ -20,7 +21,7 @@ from testbed.record.reader import load
 from testbed.record.recorder import Recorder
 from testbed.report.looks import known
 from testbed.report.numbers import wording
-from testbed.report.numbers.summary import summarize
+from testbed.report.numbers.summary import aggregate, relate, summarize
 from testbed.report.numbers.traffic import traffic
 from testbed.report.page.markdown import markdown
 from testbed.report.papers import beside, stated
@@ -151,6 +152,18 @@ def test_the_papers_numbers_stand_beside(make_run: MakeRun) -> None:
     accuracy = rows["accuracy of WeightGrad"]
     assert accuracy[1:3] == ["83.2 %", wording.percent(own["final_accuracy"])]
     assert not [words for words in rows if "Gaia" in words]  # it was not run
+
+
+def test_a_speedup_beside_a_papers_is_the_tables(make_run: MakeRun) -> None:
+    """Of several seeds the geometric mean, as everywhere else in the report."""
+    it = load(make_run())
+    both = pd.concat([summarize(it), summarize(it).assign(seed=1)], ignore_index=True)
+    both.loc[(both["system"] == "weightgrad") & (both["seed"] == 1), "time_to_target_s"] /= 9
+    related = relate(both)
+    here = beside.Here(it, related).speedup(number("speedup", "weightgrad", versus="baseline"))
+    of_table = aggregate(related).set_index("system").loc["weightgrad", "speedup_vs_baseline"]
+    first = related.set_index(["system", "seed"]).loc[("weightgrad", 0), "speedup_vs_baseline"]
+    assert here == pytest.approx(of_table) == pytest.approx(3 * first)
 
 
 def test_beside_a_timing_only_run_stands_throughput_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
