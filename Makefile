@@ -27,7 +27,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
           $(if $(FAULT),--fault "$(FAULT)")
 
-.PHONY: gpu reference-gpu-counts reference-own reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-isgq-forms reference-papers reference-codecs docs wheel clean
+.PHONY: gpu reference-gpu-counts reference-own reference-own-ablations reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-isgq-forms reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,13 +110,13 @@ bench: setup  ## codecs against a copy, messages a second of the virtual fabric;
 	$(BIN)/python benchmarks/messages.py
 	$(BIN)/python benchmarks/messages.py --regions 11 --workers 46
 
-# $(call keep,FOLDER OF RUNS,NAME): what a reader wants of the run in it, in results/reference/NAME.
+# $(call keep,FOLDER OF RUNS,NAME[,OPTIONS OF COMPARE]): what a reader wants of the run in it, in results/reference/NAME.
 define keep
 	$(TESTBED) plot $(1)/*/ >/dev/null
 	$(TESTBED) report $(1)/*/
 	mkdir -p results/reference/$(2)
 	cd $(1)/*/ && cp run.json summary.csv summary.md *.png report.html $(CURDIR)/results/reference/$(2)/
-	$(TESTBED) compare $(1)/*/ --markdown results/reference/$(2)/compare.md >/dev/null
+	$(TESTBED) compare $(1)/*/ $(3) --markdown results/reference/$(2)/compare.md >/dev/null
 endef
 
 # A bound that the network misses is part of the record, and no reason to stop.
@@ -181,6 +181,20 @@ reference-faults-emulated: setup-dev  ## a part of that on both fabrics, into re
 # kept, too, but for models, checkpoints and single events: another machine goes on with them.
 reference-own: setup-dev  ## our own system beside the best other, 5 networks x 3 devices x 2 workloads, into results/reference/own: a night; goes on where it was stopped
 	$(BIN)/python -P benchmarks/own_grid.py --records results/reference/own/records --out results/reference/own
+
+SKEWED := baseline,weightgrad,local-sgd,concord,concord-waits-for-wan,concord-feedback,concord-coarsest,concord-no-momentum
+
+# $(call ablated,SUFFIX[,OPTIONS]): the parts of our own system against the whole of it.
+define ablated
+	$(call begin,own-ablations,build/reference-own-ablations$(1),$(2))
+	$(call keep,build/reference-own-ablations$(1)/own-ablations,own-ablations$(1),--over concord)
+endef
+
+reference-own-ablations: setup-dev  ## our own system with one part changed at a time, into results/reference/own-ablations*: three hours; goes on where it was stopped
+	$(call ablated)
+	$(call ablated,-dirichlet,--scale dirichlet --systems $(SKEWED))
+	$(call ablated,-h100,--scale h100)
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 # What each trial came to is kept as it ends, so that another machine can go on.
 reference-tuning: setup-dev  ## the search of each system's settings, into experiments/systems-tuned.toml: an hour or two, goes on as well
