@@ -9,7 +9,7 @@ Four stages, each of which goes on where it was stopped:
 2. Every system is played on the file's own network and device until the target is reached, which tells how many steps
    it needs, seed by seed. What averages every so many steps, a period that a slow network or a fast device would have
    longer than it was tuned for here, is played with `LONGER` ones beside its own, each as one more system. Of those
-   that overlap (`OVERLAPS`) the steps depend on the network, and they are played in every cell.
+   that go by the network (`OVERLAPS`) the steps depend on it, and they are played in every cell.
 3. In every cell all others are timed (`--timing-only`, with the sizes that stage 2 recorded): their time to the target
    is when the steps of stage 2 are done here.
 4. Ours and the best other of the file's own cell are played for as many steps each, for the final metric.
@@ -55,7 +55,7 @@ from testbed.report.numbers.wording import NONE, duration, percent, times
 from testbed.report.pictures.style import COLUMN, INK, Sheet, drawing, save
 
 OURS = "concord"
-OVERLAPS = (OURS,)  # whose steps to a target depend on how long the network takes
+OVERLAPS = (OURS, "deco")  # whose steps to a target depend on how long the network takes
 PROFILES = {
     "weightgrad-ec2": (("us-west-1", "us-east-1"), "us-east-2"),
     "wanify-8": (("us-west-1", "ap-northeast-1"), "us-east-1"),
@@ -169,13 +169,15 @@ def length(steps: int) -> list[str]:
 class Base:
     """What is known of a workload's others: their file, their runs on its own network, the steps that each seed took.
 
-    `periods`: after how many steps each averages, 0 for those that say nothing of the kind.
+    `periods`: after how many steps each averages, 0 for those that say nothing of the kind. `overlapping`: those of the
+    file that are played in every cell.
     """
 
     experiment: str
     run: testbed.Run
     needed: pd.Series
     periods: Mapping[str, int]
+    overlapping: Sequence[str]
 
     @classmethod
     def of(cls, plan: Plan, workload: str) -> Base:
@@ -186,7 +188,8 @@ class Base:
         seeds = ["--seeds", ",".join(plan.seeds)]
         run = played(plan, plan.records / workload / "base", experiment, "--systems", ",".join(others), *seeds)
         needed = run.summary.set_index(["system", "seed"])["steps_to_target"].dropna().astype(int)
-        return cls(experiment, run, needed, {name: period_of(known, name) for name in others})
+        periods = {name: period_of(known, name) for name in others}
+        return cls(experiment, run, needed, periods, [name for name in known.systems if name in OVERLAPS])
 
 
 def measured(plan: Plan, workload: str) -> list[pd.DataFrame]:
@@ -210,16 +213,17 @@ def in_cell(plan: Plan, workload: str, base: Base, profile: str, device: str) ->
         chosen = ["--systems", ",".join(systems)]
         return played(plan, here / name, base.experiment, *chosen, *where, *arguments, alone=False)
 
-    ours = play("ours", OVERLAPS, *seeds)
-    end = play("end", [OURS], "--seeds", "100", *length(CLOSING))
+    whole = {name: play(name, [name], *seeds) for name in base.overlapping}
+    end_s = closing(play("end", [OURS], "--seeds", "100", *length(CLOSING)))
     sized = ["--timing-only", "--sizes", os.path.relpath(base.run.folder), "--seeds", plan.seeds[0]]
     most = max(base.needed) + max(base.periods.values())
     timed = play("timed", list(base.periods), *sized, *length(most))
-    return pd.concat([of_ours(ours, closing(end)), of_others(timed, base.needed, base.periods)], ignore_index=True)
+    here_played = [of_played(run, end_s if name == OURS else 0.0) for name, run in whole.items()]
+    return pd.concat([*here_played, of_others(timed, base.needed, base.periods)], ignore_index=True)
 
 
-def of_ours(run: testbed.Run, closing_s: float) -> pd.DataFrame:
-    """A row for each seed of what was played here."""
+def of_played(run: testbed.Run, closing_s: float) -> pd.DataFrame:
+    """A row for each seed of what was played here; `closing_s`: until all hold what is reported."""
     found = run.summary.assign(target_s=run.summary["time_to_target_s"], steps=run.summary["steps_to_target"])
     return _rows(found.assign(held_s=found["target_s"] + closing_s))
 
