@@ -110,13 +110,13 @@ bench: setup  ## codecs against a copy, messages a second of the virtual fabric;
 	$(BIN)/python benchmarks/messages.py
 	$(BIN)/python benchmarks/messages.py --regions 11 --workers 46
 
-# $(call keep,FOLDER OF RUNS,NAME[,OPTIONS OF COMPARE]): what a reader wants of the run in it, in results/reference/NAME.
+# $(call keep,FOLDER OF RUNS,NAME): what a reader wants of the run in it, in results/reference/NAME.
 define keep
 	$(TESTBED) plot $(1)/*/ >/dev/null
 	$(TESTBED) report $(1)/*/
 	mkdir -p results/reference/$(2)
 	cd $(1)/*/ && cp run.json summary.csv summary.md *.png report.html $(CURDIR)/results/reference/$(2)/
-	$(TESTBED) compare $(1)/*/ $(3) --markdown results/reference/$(2)/compare.md >/dev/null
+	$(TESTBED) compare $(1)/*/ --markdown results/reference/$(2)/compare.md >/dev/null
 endef
 
 # A bound that the network misses is part of the record, and no reason to stop.
@@ -187,7 +187,8 @@ SKEWED := baseline,weightgrad,local-sgd,concord,concord-waits-for-wan,concord-fe
 # $(call ablated,SUFFIX[,OPTIONS]): the parts of our own system against the whole of it.
 define ablated
 	$(call begin,own-ablations,build/reference-own-ablations$(1),$(2))
-	$(call keep,build/reference-own-ablations$(1)/own-ablations,own-ablations$(1),--over concord)
+	$(call keep,build/reference-own-ablations$(1)/own-ablations,own-ablations$(1))
+	$(TESTBED) compare build/reference-own-ablations$(1)/own-ablations/*/ --over concord --markdown results/reference/own-ablations$(1)/over.md >/dev/null
 endef
 
 reference-own-ablations: setup-dev  ## our own system with one part changed at a time, into results/reference/own-ablations*: three hours; goes on where it was stopped
