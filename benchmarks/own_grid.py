@@ -213,13 +213,12 @@ def in_cell(plan: Plan, workload: str, base: Base, profile: str, device: str) ->
         chosen = ["--systems", ",".join(systems)]
         return played(plan, here / name, base.experiment, *chosen, *where, *arguments, alone=False)
 
-    whole = {name: play(name, [name], *seeds) for name in base.overlapping}
     end_s = closing(play("end", [OURS], "--seeds", "100", *length(CLOSING)))
     sized = ["--timing-only", "--sizes", os.path.relpath(base.run.folder), "--seeds", plan.seeds[0]]
     most = max(base.needed) + max(base.periods.values())
     timed = play("timed", list(base.periods), *sized, *length(most))
-    here_played = [of_played(run, end_s if name == OURS else 0.0) for name, run in whole.items()]
-    return pd.concat([*here_played, of_others(timed, base.needed, base.periods)], ignore_index=True)
+    whole = [of_played(play(name, [name], *seeds), end_s if name == OURS else 0.0) for name in base.overlapping]
+    return pd.concat([*whole, of_others(timed, base.needed, base.periods)], ignore_index=True)
 
 
 def of_played(run: testbed.Run, closing_s: float) -> pd.DataFrame:

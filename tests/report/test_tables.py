@@ -119,6 +119,13 @@ def test_the_conditions_are_stated(make_run: MakeRun) -> None:
     text = markdown(run := load(make_run()), summarize(run))
     for part in ("mininet fabric", "delay by netem", "time dilation 4", "compute: m60", "2 × 4 workers", "batch 128"):
         assert part in text
+    assert "shards" not in text
+
+
+def test_uneven_shards_are_a_condition(make_run: MakeRun) -> None:
+    data = {"dataset": "cifar10", "split": "dirichlet", "alpha": 0.3}
+    text = markdown(run := load(make_run(experiment={"data": data})), summarize(run))
+    assert "CIFAR-10 · dirichlet shards, alpha 0.3" in text
 
 
 def test_the_table_goes_plain_into_a_pipe(make_run: MakeRun) -> None:

@@ -14,6 +14,7 @@ from testbed.report.numbers.asked import Target, data_name, experiment_of, flat,
 from testbed.report.numbers.disturbed import never_met
 from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate, counted
 from testbed.report.numbers.wording import NO_EXCHANGE, duration, is_missing, percent, times
+from testbed.workloads import Data
 
 LATE_MS = 1.0  # of the delay line's 99th percentile; beyond it a run's report says so
 LATE = "sent one frame in a hundred more than"
@@ -43,11 +44,16 @@ def conditions(run: Run) -> str:
         f"faults: {', '.join(str(fault.get('kind')) for fault in asked.faults)}" if asked.faults else "",
         f"{len(regions)} × {workers} workers" if regions and workers else "",
         model_name(info),
-        "" if timing_only(info) else data_name(info),
+        *([] if timing_only(info) else [data_name(info), _shards(asked.data)]),
         f"batch {batch}" if batch else "",
         *(f"target {words}" + (f" ({judged(info)})" if words.startswith("loss") else "") for words in target.in_words),
     ]
     return " · ".join(part for part in parts if part)
+
+
+def _shards(data: Data) -> str:
+    """How the data is divided, where regions have not all of the same kind."""
+    return "" if data.alpha is None else f"{data.split} shards, alpha {data.alpha:g}"
 
 
 def judged(info: RunInfo) -> str:

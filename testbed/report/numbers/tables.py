@@ -53,5 +53,8 @@ def markdown_text(text: str) -> str:
 
 
 def csv(frame: pd.DataFrame) -> str:
-    """A summary as CSV: empty where nothing was measured, numbers with at most ten significant digits."""
-    return frame.to_csv(index=False, float_format="%.10g")
+    """A summary as CSV: empty where nothing was measured, numbers with twelve significant digits at most.
+
+    An interval of a millionth of its mean, the smallest that is shown (`columns.NOTHING`), has six of them.
+    """
+    return frame.to_csv(index=False, float_format="%.12g")

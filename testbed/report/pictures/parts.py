@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
+from matplotlib.textpath import text_to_path
 
 from testbed.record.reader import Run
 from testbed.report.looks import look
@@ -20,8 +21,8 @@ from testbed.report.pictures.style import COLUMN, INK, Sheet
 
 WIDTH_INCHES = 3.3  # of a paper's column
 LEGEND_COLUMNS = 3  # where names are short
-# Of a legend, in sizes of its font: a line's height; the stroke of an entry with the gaps around it; a letter.
-LINE_EMS, HANDLE_EMS, LETTER_EMS = 1.34, 4.4, 0.56
+# Of a legend, in sizes of its font: a line's height; the stroke of an entry with the gaps around it.
+LINE_EMS, HANDLE_EMS = 1.34, 4.8
 BAND_SEEDS = 3  # from so many on a line has its interval around it: Student's t stretches that of two 13-fold
 RAW_LINES = 4  # systems up to which the unsmoothed losses are drawn as well
 LOG_TIME_RATIO = 25.0  # longest time / shortest beyond which a linear time axis hides the fast systems
@@ -83,15 +84,25 @@ def legend(figure: Figure, handles: Sequence[Any], columns: int = LEGEND_COLUMNS
 def columns_within(inches: float, labels: Sequence[str], most: int) -> int:
     """How many columns a legend of these labels may have to be no wider; one at least, and `most` at most."""
     for columns in range(min(most, len(labels)), 1, -1):
-        longest = [max(map(len, column)) for column in np.array_split(labels, columns)]  # as matplotlib fills them
-        if sum(HANDLE_EMS + LETTER_EMS * letters for letters in longest) * _em_inches() <= inches:
+        longest = [max(map(_text_inches, column)) for column in np.array_split(labels, columns)]  # as matplotlib fills
+        if sum(HANDLE_EMS * _em_inches() + text for text in longest) <= inches:
             return columns
     return 1
 
 
+def _font() -> FontProperties:
+    """A legend's."""
+    return FontProperties(size=matplotlib.rcParams["legend.fontsize"])
+
+
 def _em_inches() -> float:
-    """The size of a legend's font."""
-    return FontProperties(size=matplotlib.rcParams["legend.fontsize"]).get_size_in_points() / 72
+    return _font().get_size_in_points() / 72
+
+
+def _text_inches(text: str) -> float:
+    """How wide a text is in a legend."""
+    width, _, _ = text_to_path.get_text_width_height_descent(text, _font(), ismath=False)
+    return float(width) / 72
 
 
 def keys(systems: Iterable[str]) -> list[Line2D]:

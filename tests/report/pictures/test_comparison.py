@@ -179,9 +179,19 @@ def test_many_systems_make_the_picture_taller_not_the_bars_thinner(make_run: Mak
     assert width == 1650 and height > 1500
 
 
+LONG = ["baseline", "hierarchical-allreduce", *(f"a-system-with-a-long-name-{k}" for k in range(7))]
+WIDE = [
+    "baseline",
+    "weightgrad",
+    "local-sgd",
+    "concord",
+    *(f"{part}-momentum-mmmm" for part in ("no", "more", "mean", "a")),
+]
+
+
+@pytest.mark.parametrize("systems", [LONG, WIDE], ids=["long", "wide letters"])
 @pytest.mark.parametrize("kind", ["comparison", "stacked"])
-def test_a_legend_of_long_names_is_no_wider_than_the_picture(make_run: MakeRun, kind: str) -> None:
-    systems = ["baseline", "hierarchical-allreduce", *(f"a-system-with-a-long-name-{k}" for k in range(7))]
+def test_a_legend_of_long_names_is_no_wider_than_the_picture(make_run: MakeRun, kind: str, systems: list[str]) -> None:
     figure = pictures.draw(load(make_run(systems=systems, steps=5)), kind)
     png(figure)
     [legend] = [legend for part in (figure, *figure.subfigs) for legend in part.legends]
