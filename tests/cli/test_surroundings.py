@@ -42,8 +42,9 @@ def test_a_full_output_is_named(tmp_path: Path) -> None:
             assert (done.returncode, said) == (1, "testbed: error: standard output: No space left on device\n")
 
 
-def test_nobody_to_tell_is_no_reason_to_crash(tmp_path: Path) -> None:
-    line = f"exec {sys.executable} -P -m testbed profile check nothing 2>/dev/full"
+@pytest.mark.parametrize("nobody", ["2>/dev/full", "2>&-"])
+def test_nobody_to_tell_is_no_reason_to_crash(tmp_path: Path, nobody: str) -> None:
+    line = f"exec {sys.executable} -P -m testbed profile check nothing {nobody}"
     done = subprocess.run(["sh", "-c", line], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
     assert done.returncode == 2
 
