@@ -78,7 +78,7 @@ class Recorded:
     Parameters
     ----------
     sizes : by sender and kind, each step's, in order
-    steps : that were played: fewer than the experiment's where the run ended at its target
+    steps : that every worker was done with: fewer than the experiment's where the run ended at its target
     scale : parameters of this run's model over those of the recorded one's
     """
 
@@ -106,16 +106,18 @@ class Recorded:
         if facts.parameters <= 0:
             raise InputError(f"{folder / info.FILE_NAME}: says nothing of the model's parameters")
         sizes: dict[tuple[str, str], Steps] = {}
-        last_step = b""
+        done: dict[str, int] = {}
         for line in lines.whole_lines(path):
-            if line.startswith(lines.STEP_PREFIX):
-                last_step = line
-            elif not line.startswith(lines.LINK_PREFIXES) and isinstance(event := lines.decode(line), Sizes):
+            if line.startswith(lines.LINK_PREFIXES):
+                continue
+            event = lines.decode(line)
+            if isinstance(event, StepDone):
+                done[event.node] = event.step + 1
+            elif isinstance(event, Sizes):
                 sizes.setdefault((event.node, event.kind), {}).update(zip(event.steps, event.buffers, strict=False))
-        done = lines.decode(last_step)
-        if not isinstance(done, StepDone):
+        if not done:
             raise InputError(f"{path}: holds no step, so nothing that is of any size; record the run again")
-        return cls(path, done.step + 1, parameters / facts.parameters, sizes)
+        return cls(path, min(done.values()), parameters / facts.parameters, sizes)
 
     def require(self, kinds: Collection[str]) -> None:
         """Raise InputError where the record has no sizes, as those of older versions have none."""

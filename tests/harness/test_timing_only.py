@@ -11,6 +11,7 @@ from small_runs import EXCHANGING, each_system, experiment, start
 from testbed.cli.command_line import main
 from testbed.errors import InputError
 from testbed.experiment.sizes import Recorded, Stated
+from testbed.record.reader import load
 from testbed.report.numbers.summary import read
 from testbed.report.page.html import write_page
 from testbed.report.write import write_report
@@ -129,6 +130,25 @@ def test_after_the_end_of_a_run_that_ended_early_messages_are_as_its_last(small_
     assert known is not None and known.steps < 8
     sent = known.buffers("us-west-1/lps", 2, "outer", 0)
     assert sum(sent) > 0 and known.buffers("us-west-1/lps", 8, "outer", 0) == sent
+
+
+@pytest.mark.parametrize("system", ["dgc", "sparseloco"])
+def test_a_run_that_stops_at_its_target_tells_all_its_sizes(small_data: None, system: str, tmp_path: Path) -> None:
+    """Or when it can no more be reached, as here; before a checkpoint, and before a line of sizes is full."""
+    parts: dict[str, Any] = {
+        "systems": {system: OPTIONS[system]},
+        "target": {"loss": 0.01, "window": 2},
+        "training": {"steps": 40},
+    }
+    ends = {"probe_steps": 2, "stop_at_target": True, "stop_after_s": 0.5, "checkpoint_steps": 40}
+    computed = start(experiment(**parts, run=ends), tmp_path / "computed")
+    known = Recorded.read(computed, system, seed=0, parameters=1)
+    assert known is not None and 3 < known.steps < 40
+    sized = {"device": "m60", "math": "none", "sizes": str(computed)}
+    rests = {"probe_steps": 0, "checkpoint_steps": 40}
+    timed = start(experiment(**parts, run=rests, compute=sized), tmp_path / "timed")
+    was, found = (load(folder).results[0].steps["time_s"].to_numpy() for folder in (computed, timed))
+    assert found[: known.steps] == pytest.approx(was[: known.steps], rel=1e-9)
 
 
 @pytest.mark.parametrize(

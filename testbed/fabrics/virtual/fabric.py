@@ -209,6 +209,8 @@ class VirtualFabric(Fabric):
             self._clock_s = loop.time()
             self._close(meters, self._clock_s)
         except EndedEarly as end:
+            for node in nodes.values():
+                node.ledger.record_sent()
             self._close(meters, end.clock_s)
             raise
         finally:
