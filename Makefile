@@ -213,12 +213,12 @@ reference-long: setup-dev  ## cifarnet-long, into results/reference/cifarnet-lon
 	$(call begin,cifarnet-long,results/reference)
 	$(call keep,results/reference/cifarnet-long,cifarnet-long)
 
-reference-gpt: setup-dev  ## the language model, into results/reference/gpt: ten minutes
+reference-gpt: setup-dev  ## the language model, into results/reference/gpt: half an hour
 	rm -rf build/reference-gpt
 	$(TESTBED) run gpt --out build/reference-gpt --quiet
 	$(call keep,build/reference-gpt/gpt,gpt)
 
-reference-gpt-diloco: setup-dev  ## what trains language models, on two networks, into results/reference/gpt-diloco: half an hour; goes on where it was stopped
+reference-gpt-diloco: setup-dev  ## what trains language models, on two networks, into results/reference/gpt-diloco: an hour and a half; goes on where it was stopped
 	$(call begin,gpt-diloco,build/reference-gpt-diloco)
 	mkdir -p results/reference/gpt-diloco
 	cd build/reference-gpt-diloco/gpt-diloco/*/ && cp series.json summary.csv summary.md series.png $(CURDIR)/results/reference/gpt-diloco/
