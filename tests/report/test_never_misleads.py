@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -15,7 +16,7 @@ from testbed.record.reader import Run, load
 from testbed.report.numbers.columns import table as shown
 from testbed.report.numbers.columns import traffic
 from testbed.report.numbers.sentences import caveats, headlines, verdict
-from testbed.report.numbers.summary import read, summarize
+from testbed.report.numbers.summary import read, relate, summarize
 from testbed.report.numbers.tables import rows
 from testbed.report.numbers.traffic import traffic as hops
 from testbed.report.numbers.wording import percent
@@ -72,6 +73,28 @@ def test_where_no_system_reached_the_target_nothing_is_said_to_be_faster_to_it(m
     reached, frame = read(make_run("reached"))
     assert any(title.startswith("Speedup over baseline") for title in titles(draw(reached, "comparison")))
     assert draw(reached, "pareto") and "No system" not in verdict(reached, frame)
+
+
+@pytest.mark.parametrize(
+    ("others_s", "said"),
+    [
+        ([11.0, 11.3, 11.1], ""),  # never sooner, and by much the same part
+        ([9.0, 30.0, 11.0], "; its lead over TernGrad is not significant"),
+        ([10.0, 10.0, 10.1], "; its lead over TernGrad is not significant"),
+        ([11.0], ""),  # of one seed there is no interval
+        ([np.nan, 10.1, 10.2], ""),  # one that a seed misses is no rival
+    ],
+)
+def test_a_lead_that_seeds_do_not_bear_out_is_not_claimed(make_run: MakeRun, others_s: list[float], said: str) -> None:
+    run, frame = read(make_run("reached"))
+    own = {"weightgrad": [10.0] * len(others_s), "terngrad": others_s, "baseline": [100.0, 90.0, 110.0]}
+    seeds = [
+        frame.assign(seed=seed, time_to_target_s=[own[name][seed] for name in frame["system"]])
+        for seed in range(len(others_s))
+    ]
+    sentence = verdict(run, relate(pd.concat(seeds, ignore_index=True)))
+    assert sentence.startswith("WeightGrad reaches loss")
+    assert sentence.partition(" sooner than baseline")[2] == said
 
 
 def test_frames_that_left_late_are_told_by_what_they_do_to_a_step(small_data: None, tmp_path: Path) -> None:

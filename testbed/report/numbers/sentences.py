@@ -12,7 +12,7 @@ from testbed.report.looks import look
 from testbed.report.numbers import progress, why
 from testbed.report.numbers.asked import Target, data_name, experiment_of, flat, is_modelled, model_name, timing_only
 from testbed.report.numbers.disturbed import never_met
-from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate, counted
+from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate, counted, ratio
 from testbed.report.numbers.wording import NO_EXCHANGE, duration, is_missing, percent, times
 from testbed.workloads import Data
 
@@ -107,7 +107,10 @@ def late_frames(run: Run) -> list[str]:
 
 
 def verdict(run: Run, frame: pd.DataFrame) -> str:
-    """Which system reached the target first, or where nothing was computed has the shortest step, in one sentence."""
+    """Which system reached the target first, or where nothing was computed has the shortest step, in one sentence.
+
+    It says, too, over whom its lead is not significant: where the 95 % interval of the seeds' ratios holds 1.
+    """
     if timing_only(run.info) and frame["mean_step_s"].notna().any():
         return _shortest_step(frame)
     target = Target.of(run.info)
@@ -123,9 +126,20 @@ def verdict(run: Run, frame: pd.DataFrame) -> str:
     how = "first, in" if len(together) > 1 else "in"
     sentence = f"{look(first['system']).label} reaches {target} {how} {duration(first['time_to_target_s'])}"
     speedup = first["speedup_vs_baseline"]
-    if first["system"] == BASELINE or is_missing(speedup):
-        return sentence
-    return f"{sentence}: {times(speedup)} sooner than {look(BASELINE).label.lower()}"
+    if first["system"] != BASELINE and not is_missing(speedup):
+        sentence += f": {times(speedup)} sooner than {look(BASELINE).label.lower()}"
+    return sentence + _no_lead(frame, first["system"])
+
+
+def _no_lead(frame: pd.DataFrame, first: str) -> str:
+    """Over whom the lead of the first one is not significant; nothing with one seed, which has no interval."""
+    metric = f"speedup_over_{first}"
+    ratios = aggregate(frame.assign(**{metric: ratio(frame, "time_to_target_s", first)}), metrics=[metric])
+    near = ratios[(ratios["system"] != first) & (ratios[f"{metric}_high"] >= 1)].sort_values(metric, ascending=False)
+    names = [look(name).label for name in near["system"]]
+    if len(names) > 2:
+        names = [names[0], f"{len(names) - 1} more"]
+    return f"; its lead over {' and '.join(names)} is not significant" if names else ""
 
 
 def _shortest_step(frame: pd.DataFrame) -> str:
