@@ -84,7 +84,8 @@ def legend(figure: Figure, handles: Sequence[Any], columns: int = LEGEND_COLUMNS
 def columns_within(inches: float, labels: Sequence[str], most: int) -> int:
     """How many columns a legend of these labels may have to be no wider; one at least, and `most` at most."""
     for columns in range(min(most, len(labels)), 1, -1):
-        longest = [max(map(_text_inches, column)) for column in np.array_split(labels, columns)]  # as matplotlib fills
+        columns_of = np.array_split(labels, columns)  # as matplotlib fills them
+        longest = [max(_text_inches(text, _font()) for text in column) for column in columns_of]
         if sum(HANDLE_EMS * _em_inches() + text for text in longest) <= inches:
             return columns
     return 1
@@ -99,10 +100,14 @@ def _em_inches() -> float:
     return _font().get_size_in_points() / 72
 
 
-def _text_inches(text: str) -> float:
-    """How wide a text is in a legend."""
-    width, _, _ = text_to_path.get_text_width_height_descent(text, _font(), ismath=False)
+def _text_inches(text: str, font: FontProperties) -> float:
+    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
     return float(width) / 72
+
+
+def fitting(points: float, text: str, inches: float) -> float:
+    """The size, `points` at most, at which a line of text is no wider."""
+    return min(points, points * inches / max(_text_inches(text, FontProperties(size=points)), 1e-9))
 
 
 def keys(systems: Iterable[str]) -> list[Line2D]:

@@ -22,6 +22,7 @@ from testbed.report.numbers import curves
 from testbed.report.numbers.curves import curves_of
 from testbed.report.numbers.summary import summarize
 from testbed.report.pictures import parts
+from testbed.report.pictures.kinds import comparison
 from testbed.report.pictures.style import png
 
 pytestmark = pytest.mark.slow
@@ -196,3 +197,12 @@ def test_a_legend_of_long_names_is_no_wider_than_the_picture(make_run: MakeRun, 
     png(figure)
     [legend] = [legend for part in (figure, *figure.subfigs) for legend in part.legends]
     assert legend.get_window_extent().x1 <= figure.bbox.x1
+
+
+def test_a_long_headline_is_no_wider_than_the_picture(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "; ".join(f"a-system-with-a-long-name-{k} reaches accuracy ≥ 65 % first, in 12 min 34 s" for k in range(4))
+    monkeypatch.setattr(comparison, "verdict", lambda *what: said)
+    figure = draw(make_run(steps=5))
+    png(figure)
+    [line] = [text for part in figure.subfigs for text in part.texts if text.get_text() == said]
+    assert 0.9 * figure.bbox.x1 < line.get_window_extent().x1 <= figure.bbox.x1

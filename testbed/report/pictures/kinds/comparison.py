@@ -82,8 +82,12 @@ def bars_share(systems: int) -> float:
 def _head(figure: SubFigure, height: float, run: Run, frame: pd.DataFrame) -> None:
     """Title, verdict, conditions, and a warning where one is due, in `height` inches above the legend."""
     figure.text(0.012, 1 - 0.10 / height, title(run), fontsize=15, fontweight="bold", va="top")
-    figure.text(0.012, 1 - 0.42 / height, verdict(run, frame), fontsize=11.5, va="top")
-    figure.text(0.012, 1 - 0.68 / height, conditions(run), fontsize=8.6, color=INK.small, va="top")
+    for down, points, line, color in (
+        (0.42, 11.5, verdict(run, frame), None),
+        (0.68, 8.6, conditions(run), INK.small),
+    ):
+        size = parts.fitting(points, line, 0.976 * WIDTH)
+        figure.text(0.012, 1 - down / height, line, fontsize=size, color=color, va="top")
     stands_in = run.info.data.stand_in and not timing_only(run.info)
     warnings = [f"STAND-IN DATA, not {data_name(run.info).removeprefix('stand-in for ')}"] if stands_in else []
     done, wanted = progress.counts(run.folder, run.info.systems, run.info.seeds)
