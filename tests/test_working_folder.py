@@ -50,7 +50,7 @@ def run(folder: Path, way: str, *options: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["module", "script"])
+@pytest.mark.parametrize("way", ["module", pytest.param("script", marks=pytest.mark.full)])
 def test_a_file_called_like_a_module_is_not_executed_by_a_run(folder: Path, way: str) -> None:
     run(folder, way, "--jobs", "2")
 

@@ -142,7 +142,7 @@ def test_nor_by_any_fault(fault: str, mode: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.slow
 @pytest.mark.parametrize("coding", CODINGS)
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("kind", ["tree", "flat"])
+@pytest.mark.parametrize("kind", ["tree", pytest.param("flat", marks=pytest.mark.full)])
 def test_nor_by_all_of_them(fault: str, coding: str, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == "flat" and "lps" in FAULTS[fault][:1]:
         pytest.skip("there is none")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from own_parts import forget_after
 from torch import nn
 
 from testbed.gpu import graphs
@@ -22,7 +23,7 @@ from testbed.workloads.data.labelled import LabelledImages
 from testbed.workloads.devices import alone, dealt, device, share
 from testbed.workloads.launches import MOST_TOGETHER
 from testbed.workloads.learner import Learner
-from testbed.workloads.models.base import of
+from testbed.workloads.models.base import model, of
 from testbed.workloads.models.plain import tiny
 
 pytestmark = pytest.mark.slow  # trains on an imitated device
@@ -105,9 +106,17 @@ def test_so_is_a_language_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("asked", [gradient, factors])
-def test_dropout_drops_what_it_drops_on_the_cpu(dataset: LabelledImages, asked: Any) -> None:
+def test_dropout_drops_what_it_drops_on_the_cpu(
+    dataset: LabelledImages, asked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stand-in draws as the CPU does; a worker at a time, by that worker's seed."""
-    same_everywhere(Model(name="alexnet-32"), dataset, asked)
+    forget_after(monkeypatch)
+
+    @model("dropping", input=(3, 24, 24))
+    def dropping(outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(1728, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, outputs))
+
+    same_everywhere(Model(name="dropping"), dataset, asked)
 
 
 def test_so_does_a_data_set_of_ones_own() -> None:
