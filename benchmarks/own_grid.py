@@ -32,7 +32,6 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import product
 from math import ceil, exp, nan
 from pathlib import Path
 from typing import Any
@@ -195,7 +194,7 @@ class Base:
 def measured(plan: Plan, workload: str) -> list[pd.DataFrame]:
     """Every system and seed in every cell: `steps`, `target_s`, `held_s` and `waiting`, of a step."""
     base = Base.of(plan, workload)
-    cells = list(product(plan.profiles, plan.devices))
+    cells = [(profile, device) for device in plan.devices for profile in plan.profiles]  # slow devices need fewer steps
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # a cell's plays take one core, one after the other
         frames = pool.map(lambda each: in_cell(plan, workload, base, *each), cells)
         return [
