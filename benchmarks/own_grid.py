@@ -54,7 +54,7 @@ from testbed.report.numbers.wording import NONE, duration, percent, times
 from testbed.report.pictures.style import COLUMN, INK, Sheet, drawing, save
 
 OURS = "concord"
-OVERLAPS = (OURS, "deco")  # whose steps to a target depend on how long the network takes
+OVERLAPS = (OURS, "weightgrad", "deco")  # workers go on meanwhile: the steps to a target depend on the network
 PROFILES = {
     "weightgrad-ec2": (("us-west-1", "us-east-1"), "us-east-2"),
     "wanify-8": (("us-west-1", "ap-northeast-1"), "us-east-1"),
