@@ -44,12 +44,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from testbed.message import Message
 from testbed.record.events import is_wan
 from testbed.record.info import OVER
 from testbed.record.reader import Result, Run, load
 from testbed.report.numbers import prices, reached
 from testbed.report.numbers.asked import Target, data_name, model_name, reported, timing_only
 from testbed.report.numbers.interval import half_width
+from testbed.roles.node import MARKER
 from testbed.wan.plan import region_of
 
 BASELINE = "baseline"
@@ -75,6 +77,7 @@ METRICS = (
 )
 RATIOS = ("compression", "speedup_vs_baseline", "speedup_to_accuracy", "step_speedup")  # and any speedup_over_<system>
 SPENT = ("compute", "codec", "lan", "wan", "waiting")  # where a step's time went: mean_<name>_s
+MARK_BYTES = Message(MARKER, 2**32).nbytes
 SMALL_BYTES = 1000  # what crosses a WAN link in a step of a system that may have exchanged nothing yet
 REACHED = {"reached": "time_to_target_s", "reached_accuracy": "time_to_accuracy_s"}  # counted by `aggregate`
 _INTEGERS = ("wan_bytes", "lan_bytes", "steps_to_target", "wan_bytes_to_target")
@@ -165,7 +168,12 @@ def _exchanged(result: Result) -> bool:
         return True
     sent = events[events["event"] == "sent"]
     across = sent["node"].map(region_of) != sent["peer"].map(region_of)
-    return not across.any() or bool((sent.loc[across, "messages"] > 1).any())
+    return not across.any() or is_exchange(sent[across])
+
+
+def is_exchange(sent: pd.DataFrame) -> bool:
+    """Whether one of these sums of messages is more than the mark that ends a segment; a run that stops has none."""
+    return bool(((sent["messages"] > 1) | (sent["nbytes"] > MARK_BYTES)).any())
 
 
 def reached_by_any(frame: pd.DataFrame) -> bool:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from testbed.record.reader import Result, Run
 from testbed.report.looks import look
-from testbed.report.numbers.summary import BASELINE
+from testbed.report.numbers.summary import BASELINE, is_exchange
 from testbed.report.numbers.wording import NONE, is_missing, size, times
 from testbed.roles.roles import kind_of
 from testbed.wan.plan import region_of
@@ -39,12 +39,15 @@ def _of(result: Result) -> dict[str, float] | None:
     events = result.events
     if "nbytes" not in events:
         return None
-    ends = sorted(events.loc[events["event"] == "checkpointed", "step"].dropna().unique())
-    sent = events[events["event"] == "sent"]
-    if not ends or sent.empty:
+    ends = events[events["event"] == "checkpointed"].drop_duplicates("step")  # in the order of the record
+    if ends.empty:
         return None
-    steps = ends[-1] - (ends[-2] if len(ends) > 1 else 0)
-    last = sent[sent["time_s"] > (events.loc[events["step"] == ends[-2], "time_s"].max() if len(ends) > 1 else -1.0)]
+    began = ends.index[-2] if len(ends) > 1 else 0
+    steps = ends["step"].iloc[-1] - (ends["step"].iloc[-2] if len(ends) > 1 else 0)
+    segment = events.loc[began : ends.index[-1]]  # what came later is of a segment that did not end
+    last = segment[segment["event"] == "sent"]
+    if last.empty:
+        return None
     workers = last["node"].map(kind_of) == "worker"
     of_workers = last["peer"].map(kind_of) == "worker"
     across = last["node"].map(region_of) != last["peer"].map(region_of)
@@ -63,7 +66,7 @@ def _of(result: Result) -> dict[str, float] | None:
 
 def _exchanged(sent: pd.DataFrame) -> pd.DataFrame | None:
     """None where no one has sent more than the mark that ends a segment."""
-    return sent if (sent["messages"] > 1).any() else None
+    return sent if is_exchange(sent) else None
 
 
 def sent_by_workers(run: Run) -> dict[str, float]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from small_runs import experiment, start
 
-from testbed import load
+from testbed import Run, load
 from testbed.cli import main
 from testbed.message import Message
+from testbed.report.numbers.summary import is_exchange
 from testbed.report.numbers.traffic import traffic
+from testbed.roles.node import MARKER
 from testbed.workloads.models.base import Model, parameter_count
 
 
@@ -38,3 +41,28 @@ def test_the_command_prints_the_table(small_data: None, tmp_path: Path, capsys: 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("| system | worker up | of float32 | of baseline | worker down |")
     assert lines[2].split(" | ")[2:4] == ["1.00×", "1.00×"]
+
+
+@pytest.mark.slow
+def test_of_a_run_that_stopped_the_last_whole_segment_counts(small_data: None, tmp_path: Path) -> None:
+    def played(name: str, steps: int, **run: object) -> Run:
+        return load(start(experiment(systems={"terngrad": {}}, training={"steps": steps}, run=run), tmp_path / name))
+
+    whole = played("whole", 8)
+    stopped = played("stopped", 40, probe_steps=2, stop_at_target=True, stop_after_s=0.9)
+    assert 8 < stopped.summary["steps"].item() < 40 and stopped.summary["steps"].item() % 4
+    last = stopped.results[0].events.query("event == 'checkpointed'")["step"].iloc[-1]
+    assert last >= 8
+    pd.testing.assert_frame_equal(traffic(stopped), traffic(whole))
+
+
+@pytest.mark.slow
+def test_one_message_of_a_run_that_stopped_is_an_exchange(small_data: None, tmp_path: Path) -> None:
+    """Nobody has sent the mark that ends a segment."""
+    ends = {"probe_steps": 2, "stop_at_target": True, "stop_after_s": 0.05, "checkpoint_steps": 40}
+    once = experiment(systems={"sparseloco": {"local_steps": 8}}, training={"steps": 40}, run=ends)
+    run = load(start(once, tmp_path / "once"))
+    across = run.results[0].events.query("event == 'sent' and node == 'us-east-2/gs'")
+    assert across["messages"].tolist() == [1, 1]
+    assert run.summary["exchanged"].item()
+    assert not is_exchange(across.assign(nbytes=Message(MARKER, 40).nbytes))
