@@ -1,44 +1,48 @@
 """Concord: workers that never wait for the WAN, and for their own LAN only where that is cheap. This testbed's own.
 
 Every worker trains a copy of its own. Copies are averaged over links, each for itself (`protocols.accounts`): workers
-with their LPS, LPSs with the global server, always the newest with the newest. What crosses a link is what is new since
-the last answer, in some two bits an element; what a code leaves out stays in the copy. There is no period to choose:
-the next round of a link begins when the last one is answered, so the network's own time is the period, whatever it is
-and becomes. In ten lines, with a, b, s, C and D as in `accounts`:
+with their LPS, LPSs with the global server. What crosses a link is what is new since the last answer, in some two bits
+an element; what a code leaves out stays in the copy. No bandwidth needs to be known: rounds take what the network
+takes, whatever it is and becomes, and steps go on meanwhile. With a, b, s, C and D as in `accounts`:
 
     worker   each step: one step of its optimizer on x; take in answers that have come: x <- x + D(p) - s
-             no round under way: send C(x - a); in a "together" round wait for the answer
-    LPS      takes in all that has come: z <- z + s / n; answers those it owes: C(z - b); in a "together" round to all
-             of its workers at once; z is its x on the WAN, where no round is under way: send C(z - a)
-    GS       as an LPS, of LPSs: Z <- Z + s / regions
+             no round under way, and rested: send C(x - a); in a "together" round wait for the answer
+    LPS      all its workers are in: z <- z + the mean of their s; answers C(z - b)
+             no round above under way, and rested: z is its x on the WAN: send C(z - a)
+    GS       as an LPS, of LPSs
     mode     r = time of a LAN round / time of a step; k = ceil(r / waiting), so that waiting for every k-th step's
              round takes at most the part `waiting` of the compute time. k <= drift: together, every k steps; else
-             apart: workers never wait, and the period is r steps. With `drift` 1 they wait if r <= waiting, which is
-             what an answer that comes a step late costs in steps: 1 to 2 % by docs/own-system.md
+             apart: workers never wait. With `drift` 1 they wait if r <= waiting
+    rest     2 / (1 - momentum) steps between an answer and the next round, where answers come late (`rhythm`)
+    rate     times 1 / sqrt(members) for each link that rests, of which each goes by its own part of the batch
     end      differences in float32 up the tree, then Z in float32 down: the average, the same bits at every worker
 
 Decisions:
 
-1. Whoever has all that has come counts all of it before it answers, so that those who come at the same time are told of
-   each other.
-2. The LPS decides the mode from the mean r that its workers report, with the answers; it begins apart. It changes back
-   to apart only at a k of twice `drift`, since a round in which all wait takes longer.
-3. In a together round an LPS waits for who is late at most three times as long as such a round takes by what workers
-   reported; who is late is waited for no more until it is heard of (`Absent`). This needs no `tolerance`.
-4. Answers tell the furthest step. A worker that is behind by more than the part `lag` of it (a straggler, one that was
+1. A server answers when all its members are in, so that the mean of the copies is what it was: were they answered one
+   by one, each would give up most of what it made until the others are heard of. Nobody's steps wait for that.
+2. The LPS decides the mode from what its workers report, with the answers; it begins apart. It changes back to apart
+   only at a k of twice `drift`, since a round in which all wait takes longer.
+3. A server waits for who is late at most three times as long as a round takes by what members report; who is late is
+   waited for no more until it is heard of (`Absent`), and has credit meanwhile. This needs no `tolerance`.
+4. Answers that come late correct what the gradients have corrected already: hence the rest (`rhythm`).
+5. Who trains on with others only now and then makes steps of its own batch: hence the rate, of which the experiment
+   states the one for the whole batch. `scaled` turns this off.
+6. Answers tell the furthest step. A worker that is behind by more than the part `lag` of it (a straggler, one that was
    dead) goes on from there: what it had no time for is not made.
-5. A role that was dead goes on with what it knew, with the rounds that were under way set right. One that begins afresh
+7. A role that was dead goes on with what it knew, with the rounds that were under way set right. One that begins afresh
    is told z; what it alone had known is lost.
-6. Weights are averaged. The optimizer's momentum stays with its worker, unless `velocity` is "averaged".
-7. `coding = "feedback"` takes the gradient at what a worker's rounds have told of it, x less what codes have left out:
+8. Weights are averaged. The optimizer's momentum stays with its worker, unless `velocity` is "averaged".
+9. `coding = "feedback"` takes the gradient at what a worker's rounds have told of it, x less what codes have left out:
    error feedback. `merge = "overwrite"` makes x what was told, and loses what was made meanwhile: both to compare.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
+from statistics import mean
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -58,7 +62,8 @@ from testbed.systems.protocols.accounts import Accounts, Member
 from testbed.systems.protocols.base import Knob, Options, Task
 from testbed.systems.protocols.inbox import Inbox
 from testbed.systems.protocols.replica import Replica
-from testbed.systems.protocols.servers import AveragingServers, ServerState, furthest_in
+from testbed.systems.protocols.rhythm import Rhythm, rest_after
+from testbed.systems.protocols.servers import AveragingServers, Report, ServerState, furthest_in
 from testbed.types import Count, Fraction, Positive
 from testbed.wan.plan import region_of
 from testbed.workloads.muon import Muon
@@ -74,9 +79,10 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     wan : whether regions go on while their LPS waits for the global server ("apart"), or wait, too
     waiting : of the rule: the part of compute time that waiting for the LAN may take
     drift : of the rule: the most steps that workers are to make by themselves to keep to that
-    lan_period, wan_period : a link's next round begins at the earliest so many steps, or answers of the LPS, later
+    lan_rest, wan_rest : steps between an answer and the next round of its link: by the rule, or so many
     error : how coarse the code is: mean square of what it leaves out, as a part of what there is; 0: float32
-    coding, merge, velocity : see the module's rules 6 and 7
+    scaled : whether the rate goes by the root of how many workers a step is averaged with
+    coding, merge, velocity : see the module's rules 8 and 9
     inner : what makes a worker's steps: the experiment's optimizer, or Muon, beside which that trains what is no matrix
     lag : part of the furthest step by which a worker may be behind
     end : whether the run ends with the average at every worker
@@ -86,9 +92,10 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     wan: Literal["apart", "together"] = "apart"
     waiting: Positive = 0.02
     drift: Count = 1
-    lan_period: Count = 1
-    wan_period: Count = 1
+    lan_rest: Literal["auto"] | Annotated[int, msgspec.Meta(ge=0)] = "auto"
+    wan_rest: Literal["auto"] | Annotated[int, msgspec.Meta(ge=0)] = "auto"
     error: Annotated[float, msgspec.Meta(ge=0, le=0.25)] = 0.1
+    scaled: bool = True
     coding: Literal["difference", "feedback"] = "difference"
     merge: Literal["keep", "overwrite"] = "keep"
     velocity: Literal["local", "averaged"] = "local"
@@ -103,11 +110,10 @@ class WorkerState(Replica):
 
     link: Member
     left: torch.Tensor  # by codes, where that is fed back; else empty
-    since: int = 0  # steps since the latest round began
+    rhythm: Rhythm = field(default_factory=Rhythm)
     period: int = 0  # steps from one round to the next, which are together; 0: apart
-    sent_s: float = 0.0  # when the round began
     step_s: float = 0.0  # what a step took
-    round_s: float = 0.0  # what a round took; 0: none has been answered
+    scale: float = 1.0  # of the rate
     furthest: int = 0  # step that it has heard of
 
 
@@ -127,7 +133,7 @@ class Concord(AveragingServers):
             layout = Layout.of([(f"{part} {it.name}", it.shape) for part in ("weights", "velocity") for it in layout])
         code = Adaptive(layout, options.error) if options.error else Float32(layout)
         floats = self.coder(Float32(layout))
-        self.wan_together, self.wan_period = options.wan == "together", options.wan_period
+        self.wan_together, self.scaled = options.wan == "together", options.scaled
         self._feeds_back = options.coding == "feedback"
         self._gradient_work = self.task.gradient_work
         if self._feeds_back:
@@ -142,7 +148,8 @@ class Concord(AveragingServers):
         if name in roles.workers:
             replica = Replica.of(self.task, self.inner, shown=True)
             left = torch.zeros_like(initial) if self._feeds_back else initial.new_empty(0)
-            return WorkerState(**vars(replica), link=accounts.member(x), left=left)
+            rhythm, period = Rhythm(until=self._rest(self.options.lan_rest, 0)), int(self.options.lan == "together")
+            return WorkerState(**vars(replica), link=accounts.member(x), left=left, rhythm=rhythm, period=period)
         return self.server_state(name, x)
 
     # Worker
@@ -155,10 +162,9 @@ class Concord(AveragingServers):
             loss, gradient = await node.compute(self._gradient_work, self._gradient, learner, state, step)
             await node.compute(self.update_work, self._update, state, gradient, step)
             state.step_s = node.now() - began_s
-            state.since += 1
             while inbox.items:
                 await self._take_answer(node, state, inbox)
-            if not state.link.waiting and state.since >= max(state.period, self.options.lan_period):
+            if not state.link.waiting and step >= max(state.rhythm.until, state.rhythm.began + state.period):
                 await self._send(node, state)
                 if state.period:
                     await self._until_answered(node, state, inbox)
@@ -176,7 +182,8 @@ class Concord(AveragingServers):
         return found
 
     def _update(self, state: WorkerState, gradient: torch.Tensor, step: int) -> None:
-        state.update(self.task, gradient, step, self.inner)
+        self.inner.update(state.optimizer, state.weights, gradient, self.task.rate_at(step) * state.scale)
+        state.average()
 
     @property
     def update_work(self) -> Work:
@@ -192,10 +199,11 @@ class Concord(AveragingServers):
 
     async def _send(self, node: Node, state: WorkerState) -> None:
         """Begin a round."""
-        state.since, state.sent_s = 0, node.now()
+        state.rhythm.begin(state.step, node.now())
         key = Key(self.task.seed, self.worker_index(node), state.step)
         buffers = await node.compute(self.accounts.sending, self._difference, state, key)
-        numbers = (float(state.step), float(state.link.number), float(bool(state.period)), state.step_s, state.round_s)
+        report = Report(state.step_s, state.rhythm.round_s, state.rhythm.gap_s)
+        numbers = (float(state.step), float(state.link.number), *report)
         await node.send(node.server, Message("difference", state.step, buffers, numbers))
 
     def _difference(self, state: WorkerState, key: Key) -> Sequence:
@@ -224,7 +232,9 @@ class Concord(AveragingServers):
             await node.send(node.server, self.accounts.ask(state.link))
             return BACK
         if message.kind == "answer":
-            state.round_s, state.period = came_s - state.sent_s, int(message.numbers[1])
+            state.rhythm.answer(state.step, came_s, lambda delay: self._rest(self.options.lan_rest, delay))
+            state.period = int(message.numbers[1])
+            state.scale = message.numbers[2] * self.scale(node, state.rhythm)
         await node.compute(self.taking(message), self._take, state, message)
         state.furthest = max(state.furthest, furthest_in(message))
         return message.kind
@@ -244,12 +254,21 @@ class Concord(AveragingServers):
         """The rule: 0 for apart, else the steps from one together round to the next."""
         if self.options.lan == "apart":
             return 0
-        known = [ratio for ratio in state.ratios if ratio]
+        known = [report for report in map(Report._make, state.reports) if report.step_s and report.round_s]
         if not known:
             return int(self.options.lan == "together")
-        steps = max(1, ceil(sum(known) / len(known) / self.options.waiting))
+        round_s = min(report.round_s for report in known)  # of the last to send, which waits for nobody's part
+        ratio = round_s / mean(report.step_s for report in known)
+        steps = max(1, ceil(ratio / self.options.waiting))
         most = self.options.drift * (2 if state.period else 1)
         return steps if steps <= most or self.options.lan == "together" else 0
+
+    def rest_above(self, delay: int) -> int:
+        return self._rest(self.options.wan_rest, delay)
+
+    def _rest(self, chosen: int | Literal["auto"], delay: int) -> int:
+        """Steps between an answer, so many steps after its round began, and the next round."""
+        return rest_after(delay, self.inner.carried) if chosen == "auto" else chosen
 
     def _is_end(self, step: int) -> bool:
         return self.options.end and step == self.task.training.steps

@@ -78,6 +78,7 @@ class Muon:
         inner = [layer for layer in layout if not (layer.bias or layer.last or layer.name.split(".")[0] in named)]
         self.matrices = [layer for layer in inner if layer.size]
         self.momentum, self.others, self.others_rate = momentum, others, others_rate
+        self.carried = momentum  # as an optimizer's
         self.decay = others.weight_decay if isinstance(others, AdamW) else 0.0
         rest = [torch.arange(layer.offset, layer.end) for layer in layout if layer not in self.matrices]
         self.rest = torch.cat(rest) if rest else torch.empty(0, dtype=torch.int64)

@@ -57,6 +57,11 @@ class SGD(msgspec.Struct, tag_field="kind", tag="sgd", frozen=True, forbid_unkno
         weights.add_(step, alpha=-rate)
 
     @property
+    def carried(self) -> float:
+        """The part of a step's direction that goes on into the next."""
+        return self.momentum
+
+    @property
     def without_momentum(self) -> SGD:
         """This optimizer where gradients have their momentum already."""
         return SGD()
@@ -99,6 +104,11 @@ class Adam(msgspec.Struct, tag_field="kind", tag="adam", frozen=True, forbid_unk
         scale = sqrt(1 - self.beta2**state.updates)
         denominator = (state.second.sqrt() / scale).add_(self.epsilon)
         weights.addcdiv_(state.first, denominator, value=-rate / (1 - self.beta1**state.updates))
+
+    @property
+    def carried(self) -> float:
+        """As SGD's."""
+        return self.beta1
 
     @property
     def without_momentum(self) -> Self:

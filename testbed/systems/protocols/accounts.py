@@ -17,6 +17,11 @@ what b has got. Only what is added to an x changes it. Neither a code's error no
 that what members add is neither lost nor counted twice. A server's z may be the x of a server above; then its lines
 hold there, and the sum over the whole tree is kept.
 
+A server that answers while some members' parts are missing, and tells z, takes from the others most of what they sent
+until the missing ones are heard of. So it tells z and, for each who is missing, what that one would have sent had it
+done as the others did, on the mean: its `credit`, until it is heard of. This is no part of the kept sum, which the
+server's last three lines leave as it was whatever p is.
+
 At any moment, with rounds under way, this is z + sum of share (x - a), less the s of rounds that have been counted.
 
 Messages are lost where a role dies. Rounds have numbers, a server remembers the last one that it counted, and who is
@@ -55,11 +60,19 @@ class Member:
 
 @dataclass
 class Books:
-    """A server's side of all its links: z, each member's b, and the latest round that was counted of each."""
+    """A server's side of all its links: z, each member's b, and the latest round that was counted of each.
+
+    `parts` is what has been added to z since the last answer, by the members of `heard`; `credited` are those who have
+    credit.
+    """
 
     total: torch.Tensor
     told: torch.Tensor  # [members, elements]
-    counted: list[int] = field(default_factory=list)
+    credit: torch.Tensor  # [members, elements]
+    parts: torch.Tensor
+    counted: list[int]
+    heard: list[int] = field(default_factory=list)
+    credited: list[int] = field(default_factory=list)
 
 
 class Accounts:
@@ -83,7 +96,8 @@ class Accounts:
 
     def books(self, x: torch.Tensor, members: int) -> Books:
         """Of a server whose members all begin at x."""
-        return Books(x.clone(), x.repeat(members, 1), [0] * members)
+        told = x.repeat(members, 1)
+        return Books(x.clone(), told, torch.zeros_like(told), torch.zeros_like(x), [0] * members)
 
     # A round
 
@@ -105,17 +119,34 @@ class Accounts:
     def count(self, books: Books, place: int, message: Message, whole: bool = False) -> None:
         """Take a member's part into z."""
         part = (self.floats if whole else self.up).decode(message.buffers)
-        books.total.add_(part, alpha=1 / len(books.counted))
+        for into in (books.total, books.parts):
+            into.add_(part, alpha=1 / len(books.counted))
         books.counted[place] = int(message.numbers[1])
+        if place not in books.heard:
+            books.heard.append(place)
+        if place in books.credited:
+            books.credited.remove(place)
+            books.credit[place].zero_()
 
     def answer(self, books: Books, places: Sequence[int], keys: Sequence[Key]) -> list[Sequence]:
         """What each of some members is told."""
+        self._give_credit(books)
+        telling = books.total + books.credit[books.credited].sum(0) if books.credited else books.total
         answers = []
         for place, key in zip(places, keys, strict=True):
-            buffers = self.down.encode(books.total - books.told[place], key)
+            buffers = self.down.encode(telling - books.told[place], key)
             books.told[place].add_(self.down.decode(buffers))
             answers.append(buffers)
         return answers
+
+    def _give_credit(self, books: Books) -> None:
+        """To those who are missing, for as much as the others have sent."""
+        if books.heard:
+            missing = [place for place in range(len(books.counted)) if place not in books.heard]
+            books.credit[missing] += books.parts / len(books.heard)
+            books.credited = sorted({*books.credited, *missing})
+        books.parts.zero_()
+        books.heard.clear()
 
     def take(self, member: Member, message: Message) -> torch.Tensor:
         """Close a round; returns what x is to be moved by."""
@@ -180,8 +211,8 @@ class Accounts:
         return self._coded(self.up, buffers) + self.passes(3)
 
     def counting(self, message: Message) -> Work:
-        """Decoded and added to z."""
-        return self._task.decoding(self.up, message) + self.passes(3)
+        """Decoded and added to z, and to what has been since the last answer."""
+        return self._task.decoding(self.up, message) + self.passes(5)
 
     def answering(self, answers: Sequence[Sequence]) -> Work:
         """Each: z, b and their difference; coded, and decoded for b."""

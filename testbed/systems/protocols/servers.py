@@ -1,10 +1,10 @@
 """Servers of links that are averaged each for itself (`accounts`): whom they answer when, and how a run ends.
 
 An LPS and the global server are the same, but that an LPS is a member of the global server's as well, with its z for an
-x. A server takes in all that has come before it answers, so that those who come at the same time are told of each
-other. There are two kinds of rounds: in one that is "apart" a member is answered at once; one that is "together" is
-answered when all members are there, or when those who are not are late: a server waits three times as long as such a
-round takes by what members report, and then no more for who has not come until it is heard of (`Absent`).
+x. A server answers when all members are there, so that each is told the mean of all, or when those who are not are
+late: it waits three times as long as a round takes by what members report, and then no more for who has not come until
+it is heard of (`Absent`); meanwhile that one has credit (`accounts`). Whether members go on while they wait is their
+affair. The next round of a link begins some steps after the answer (`rhythm`).
 
 A run may end with the average at every worker: all send what they have not told yet in float32, up to the global
 server, whose z is then the mean of all x and comes down in float32 ("mean").
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from math import inf
-from typing import Any
+from math import inf, sqrt
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,8 +30,22 @@ from testbed.roles.traits import OVER
 from testbed.systems.protocols.accounts import Accounts, Books, Member
 from testbed.systems.protocols.base import System
 from testbed.systems.protocols.inbox import Inbox
+from testbed.systems.protocols.rhythm import Rhythm
 
-LATE = 3  # times what a together round should take, a server waits
+LATE = 3  # times what a round takes with what is before it, a server waits
+
+
+class Report(NamedTuple):
+    """What a member's last step, its last round, and the pause before that took it, in seconds; 0: not known."""
+
+    step_s: float = 0.0
+    round_s: float = 0.0
+    gap_s: float = 0.0
+
+    @property
+    def pace_s(self) -> float:
+        """From one round to the next."""
+        return self.round_s + self.gap_s if self.round_s else 0.0
 
 
 @dataclass
@@ -40,12 +54,12 @@ class ServerState:
 
     books: Books
     link: Member
-    ratios: list[float]  # each member's r, 0: not known
-    paces: list[float]  # seconds that each member's together round should take
+    reports: list[list[float]]  # of each member the latest `Report`
     period: int = 0  # of its members' together rounds
     furthest: int = 0  # step that it has heard of
     told: int = 0  # answers, which numbers them
     answers: int = 0  # times it has answered since the last round on the link above
+    rhythm: Rhythm = field(default_factory=Rhythm)  # of that link, in the steps of the furthest
 
 
 @dataclass
@@ -54,7 +68,7 @@ class Desk:
 
     Attributes
     ----------
-    owed : whom it owes an answer, and whether that one waits for all others; `since_s`: the first who does
+    owed : whom it owes an answer; `since_s`: the first of them
     late : who is not waited for
     last, ended : who has sent its last, who has ended its segment
     asked_above, told_above : whether a together round, the last round, has been begun with the server above
@@ -63,7 +77,7 @@ class Desk:
     """
 
     members: tuple[str, ...]
-    owed: dict[str, bool] = field(default_factory=dict)
+    owed: set[str] = field(default_factory=set)
     since_s: float = inf
     late: set[str] = field(default_factory=set)
     last: set[str] = field(default_factory=set)
@@ -75,19 +89,19 @@ class Desk:
 
     def forget(self, peer: str) -> None:
         """What it has sent has been answered otherwise."""
-        self.owed.pop(peer, None)
+        self.owed.discard(peer)
         self.last.discard(peer)
-        if not any(self.owed.values()):
+        if not self.owed:
             self.since_s = inf
 
     def absent(self) -> list[str]:
-        """Who is waited for by those who wait for all."""
-        here = {peer for peer, together in self.owed.items() if together} | self.late | self.last | self.ended
+        """Who is waited for by those who are owed an answer."""
+        here = self.owed | self.late | self.last | self.ended
         return [peer for peer in self.members if peer not in here]
 
     def complete(self) -> bool:
         """Whether there are such, and all they wait for are there."""
-        return any(self.owed.values()) and not self.absent()
+        return bool(self.owed) and not self.absent()
 
     def members_are(self, here: set[str]) -> bool:
         """Whether `here` is all of them."""
@@ -105,18 +119,22 @@ class AveragingServers(System):
     Attributes
     ----------
     accounts : the links of both levels
-    wan_together, wan_period : whether an LPS answers a together round only after one with the global server, and how
-        many answers of an LPS there are to one such round at least
+    wan_together : whether an LPS answers only after a round with the global server, where that is due
+    scaled : whether members are told to scale their rate
     """
 
     accounts: Accounts
     wan_together = False
-    wan_period = 1
+    scaled = True
     returning = ("worker", "lps", "gs")
 
     @abstractmethod
     def period(self, state: ServerState) -> int:
-        """Steps from one together round of a member to the next; 0: its rounds are apart."""
+        """Steps from one round of a member to the next, in which it waits for the answer; 0: it waits for none."""
+
+    @abstractmethod
+    def rest_above(self, delay: int) -> int:
+        """Steps between the global server's answer, `delay` steps after its round began, and an LPS's next round."""
 
     def returns(self, name: str) -> bool:
         return kind_of(name) in self.returning
@@ -124,7 +142,18 @@ class AveragingServers(System):
     def server_state(self, name: str, x: torch.Tensor) -> ServerState:
         """The state that a server starts from, with x for all."""
         members = len(self.task.roles.clients_of(name))
-        return ServerState(self.accounts.books(x, members), self.accounts.member(x), [0.0] * members, [0.0] * members)
+        reports = [[*Report()] for _ in range(members)]
+        return ServerState(self.accounts.books(x, members), self.accounts.member(x), reports)
+
+    def scale(self, node: Node, rhythm: Rhythm) -> float:
+        """Of the rate, of those who train on with what this member has: n of them with a mean of their own each.
+
+        Where answers are prompt a step is as good as one with the mean gradient of all; else it has its own, of an nth
+        of the batch, and the rate is to go with the root of that (Hoffer, Hubara & Soudry, 2017, section 7).
+        """
+        if not (self.scaled and rhythm.rest):
+            return 1.0
+        return 1 / sqrt(len(self.task.roles.clients_of(node.server)))
 
     async def lps(self, node: Node, state: ServerState) -> None:
         await self._serve(node, state)
@@ -167,37 +196,32 @@ class AveragingServers(System):
         if whole:
             desk.last.add(peer)
             return
-        together, step_s, round_s = message.numbers[2:]
-        if step_s and round_s:
-            state.ratios[place] = round_s / step_s
-            state.paces[place] = max(state.period, 1) * step_s + round_s
-        desk.owed[peer] = bool(together)
-        if together:
-            desk.since_s = min(desk.since_s, node.now())
+        state.reports[place] = list(message.numbers[2:])
+        desk.owed.add(peer)
+        desk.since_s = min(desk.since_s, node.now())
 
     async def _answer(self, node: Node, state: ServerState, desk: Desk) -> None:
-        """Answer those who wait for nobody, and the others once all are there."""
-        complete = desk.complete() and self._agreed_above(node, state, desk)
-        due = [peer for peer in desk.members if peer in desk.owed and (complete or not desk.owed[peer])]
-        if not due:
+        """Answer all who are owed it once all are there."""
+        if not (desk.complete() and self._agreed_above(node, state, desk)):
             return
+        due = [peer for peer in desk.members if peer in desk.owed]
         state.period = self.period(state)
         places = [desk.members.index(peer) for peer in due]
         first, stream = state.told, self.task.roles.stream_of(node.name)
         state.told += len(due)
         keys = [Key(self.task.seed, stream, number) for number in range(first, state.told)]
         answers = await node.compute(self.accounts.answering, self.accounts.answer, state.books, places, keys)
-        numbers = (float(state.furthest), float(state.period))
+        numbers = (float(state.furthest), float(state.period), self.scale(node, state.rhythm))
         for number, (peer, buffers) in enumerate(zip(due, answers, strict=True), first):
-            del desk.owed[peer]
+            desk.owed.remove(peer)
             await node.send(peer, Message("answer", number, buffers, numbers))
         state.answers += not desk.asked_above
-        if complete:
-            desk.since_s, desk.asked_above = inf, False
+        desk.since_s, desk.asked_above = inf, False
 
     def _deadline_s(self, state: ServerState, desk: Desk) -> float:
         """Until when those who are late are waited for."""
-        return desk.since_s + LATE * max(state.paces) if max(state.paces) else inf
+        pace_s = max(Report(*report).pace_s for report in state.reports)
+        return desk.since_s + LATE * pace_s if pace_s else inf
 
     def _leave_out_late(self, node: Node, state: ServerState, desk: Desk) -> None:
         for peer in desk.absent():
@@ -216,12 +240,19 @@ class AveragingServers(System):
             return True
         if not desk.asked_above:
             desk.asked_above, state.answers = True, state.answers + 1
-            return state.answers < self.wan_period
+            return not self._due_above(state)
         return not state.link.waiting
+
+    def _due_above(self, state: ServerState) -> bool:
+        """Whether its members have been told of the last answer, and have made the steps to be made since.
+
+        The first answer after it tells them, the second tells that what they have made since is in z.
+        """
+        return state.answers >= (2 if state.rhythm.rest else 1) and state.furthest >= state.rhythm.until
 
     async def _send_above(self, node: Node, state: ServerState, desk: Desk) -> None:
         """Begin a round with the global server, where none is under way."""
-        ready = state.answers >= self.wan_period and not state.link.waiting and not desk.told_above
+        ready = self._due_above(state) and not state.link.waiting and not desk.told_above
         if not ready or node.name == node.global_server:
             return
         state.answers = 0
@@ -229,7 +260,9 @@ class AveragingServers(System):
         key = Key(self.task.seed, self.task.roles.stream_of(node.name), number)
         send = self.accounts.send
         buffers = await node.compute(self.accounts.sending, send, state.link, state.books.total, key)
-        numbers = (float(state.furthest), float(state.link.number), float(self.wan_together), 0.0, 0.0)
+        state.rhythm.begin(state.furthest, node.now())
+        report = Report(0.0, state.rhythm.round_s, state.rhythm.gap_s)
+        numbers = (float(state.furthest), float(state.link.number), *report)
         await node.send(node.server, Message("difference", number, buffers, numbers))
 
     async def _take_from_above(self, node: Node, state: ServerState, desk: Desk, message: Message) -> None:
@@ -237,6 +270,10 @@ class AveragingServers(System):
             await node.send(node.server, self.accounts.ask(state.link))
             return
         await node.compute(self.taking(message), self._take_above, state, message)
+        if message.kind == "answer":
+            state.rhythm.answer(state.furthest, node.now(), self.rest_above)
+            if state.rhythm.rest:
+                state.answers = 0
         if message.kind == "mean":
             desk.mean = message
         elif message.kind == CATCH_UP:

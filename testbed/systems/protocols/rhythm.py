@@ -1,0 +1,55 @@
+"""When the rounds of a link begin, and why not at once: an answer that comes late corrects what is not there any more.
+
+Let two copies differ by e in some direction, and a round bring the mean to both, d steps after it began. Meanwhile
+their own gradients have made rho e of it: |rho| is below 1, and near 0 or negative where the direction is steep. The
+answer takes e away, which leaves (rho - 1) e: in a steep direction the difference is corrected twice and turns round. A
+next round that begins at once does so again, and the copies swing about their mean, or away from it, with every round.
+Steps without a round let it settle first. With momentum m, with which the swing of a steep direction shrinks by sqrt(m)
+a step, that takes about 2 / (1 - m) steps; docs/own-system.md has what they do.
+
+With a delay of a step or two only the steepest directions are overcorrected, and those are few: then a next round may
+begin at once, and bring more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+PROMPT = 0.1  # part of the steps to settle by which an answer may be late and need none; one step is none at all
+
+
+def steps_to_settle(carried: float) -> int:
+    """After an answer, where a step's direction goes on into the next by the part `carried` (`Optimizer.carried`)."""
+    return ceil(2 / (1 - carried) - 1e-9)
+
+
+def rest_after(delay: int, carried: float) -> int:
+    """Steps to let pass after an answer that came `delay` steps after its round began."""
+    steps = steps_to_settle(carried)
+    return steps if delay > max(1, PROMPT * steps) else 0
+
+
+@dataclass
+class Rhythm:
+    """Of one member's link: steps as it counts them, and seconds on the run's clock."""
+
+    until: int = 0  # step from which the next round may begin
+    rest: int = 0  # steps between the latest answer and that
+    began: int = 0  # step at which the latest round did
+    began_s: float = 0.0
+    answered_s: float = 0.0  # 0: never
+    gap_s: float = 0.0  # from an answer to the next round
+    round_s: float = 0.0  # from the beginning of a round to its answer; 0: none has been answered
+
+    def begin(self, step: int, now_s: float) -> None:
+        """A round begins."""
+        self.began, self.began_s = step, now_s
+        self.gap_s = now_s - self.answered_s if self.answered_s else 0.0
+
+    def answer(self, step: int, now_s: float, rest_after: Callable[[int], int]) -> None:
+        """It is answered."""
+        self.round_s, self.answered_s = now_s - self.began_s, now_s
+        self.rest = rest_after(step - self.began)
+        self.until = step + self.rest

@@ -1,0 +1,59 @@
+"""When the rounds of a link begin: the rest after a late answer is what lets two copies come together at all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from testbed.systems.protocols.rhythm import Rhythm, rest_after, steps_to_settle
+from testbed.workloads.optimizer import SGD, Adam
+
+
+@pytest.mark.parametrize(("carried", "steps"), [(0.0, 2), (0.5, 4), (0.9, 20), (0.95, 40)])
+def test_a_direction_settles_in_two_time_constants_of_the_momentum(carried: float, steps: int) -> None:
+    assert steps_to_settle(carried) == steps
+
+
+def test_an_answer_that_is_hardly_late_needs_no_rest() -> None:
+    assert [rest_after(delay, 0.9) for delay in (0, 1, 2, 3, 50)] == [0, 0, 0, 20, 20]
+    assert [rest_after(delay, 0.0) for delay in (0, 1, 2)] == [0, 0, 2]
+
+
+def test_a_rhythm_counts_from_the_answer() -> None:
+    rhythm = Rhythm()
+    rhythm.begin(7, 1.0)
+    rhythm.answer(16, 1.5, lambda delay: 2 * delay)
+    assert (rhythm.rest, rhythm.until, rhythm.round_s, rhythm.gap_s) == (18, 34, 0.5, 0.0)
+    rhythm.begin(34, 2.25)
+    rhythm.answer(35, 2.5, lambda delay: 0)
+    assert (rhythm.until, rhythm.round_s, rhythm.gap_s) == (35, 0.25, 0.75)
+
+
+def apart(curvature: float, delay: int, rest: int, rounds: int = 30, momentum: float = 0.9) -> float:
+    """How far two copies that begin 1 apart are after so many rounds, each with its own SGD on a parabola, rate 1."""
+    optimizer, x = SGD(momentum=momentum), torch.tensor([0.5, -0.5], dtype=torch.float64)
+    state = optimizer.start(x)
+    for _ in range(rounds):
+        sent = x.clone()
+        for step in range(delay + rest):
+            optimizer.update(state, x, curvature * x, 1.0)
+            if step == delay - 1:
+                x += sent.mean() - sent
+    return float((x[0] - x[1]).abs())
+
+
+@pytest.mark.parametrize("delay", [3, 5, 9, 20, 70])
+def test_copies_swing_apart_without_the_rest_and_come_together_with_it(delay: int) -> None:
+    """Over curvatures from flat to three quarters of what the rate is stable for, 2 (1 + momentum)."""
+    curvatures = torch.logspace(-3, 0.45, 60).tolist()
+    assert max(apart(each, delay, 0) for each in curvatures) > 1
+    assert max(apart(each, delay, rest_after(delay, 0.9)) for each in curvatures) < 0.01
+
+
+@pytest.mark.parametrize("delay", [1, 2])
+def test_copies_come_together_without_a_rest_where_answers_are_prompt(delay: int) -> None:
+    assert max(apart(each, delay, 0, rounds=200) for each in torch.logspace(-3, -0.2, 60).tolist()) < 0.1
+
+
+def test_each_optimizer_says_what_it_carries_on() -> None:
+    assert (SGD().carried, SGD(momentum=0.8).carried, Adam(beta1=0.7).carried) == (0.0, 0.8, 0.7)
