@@ -40,7 +40,7 @@ Decisions:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil
 from statistics import mean
 from typing import Annotated, Any, ClassVar, Literal
@@ -62,7 +62,7 @@ from testbed.systems.protocols.accounts import Accounts, Member
 from testbed.systems.protocols.base import Knob, Options, Task
 from testbed.systems.protocols.inbox import Inbox
 from testbed.systems.protocols.replica import Replica
-from testbed.systems.protocols.rhythm import Rhythm, rest_after
+from testbed.systems.protocols.rhythm import Rest, Rhythm
 from testbed.systems.protocols.servers import AveragingServers, Report, ServerState, furthest_in
 from testbed.types import Count, Fraction, Positive
 from testbed.wan.plan import region_of
@@ -92,8 +92,8 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     wan: Literal["apart", "together"] = "apart"
     waiting: Positive = 0.02
     drift: Count = 1
-    lan_rest: Literal["auto"] | Annotated[int, msgspec.Meta(ge=0)] = "auto"
-    wan_rest: Literal["auto"] | Annotated[int, msgspec.Meta(ge=0)] = "auto"
+    lan_rest: Rest = "auto"
+    wan_rest: Rest = "auto"
     error: Annotated[float, msgspec.Meta(ge=0, le=0.25)] = 0.1
     scaled: bool = True
     coding: Literal["difference", "feedback"] = "difference"
@@ -110,7 +110,7 @@ class WorkerState(Replica):
 
     link: Member
     left: torch.Tensor  # by codes, where that is fed back; else empty
-    rhythm: Rhythm = field(default_factory=Rhythm)
+    rhythm: Rhythm
     period: int = 0  # steps from one round to the next, which are together; 0: apart
     step_s: float = 0.0  # what a step took
     scale: float = 1.0  # of the rate
@@ -133,7 +133,8 @@ class Concord(AveragingServers):
             layout = Layout.of([(f"{part} {it.name}", it.shape) for part in ("weights", "velocity") for it in layout])
         code = Adaptive(layout, options.error) if options.error else Float32(layout)
         floats = self.coder(Float32(layout))
-        self.wan_together, self.scaled = options.wan == "together", options.scaled
+        self.wan_together, self.wan_rest = options.wan == "together", options.wan_rest
+        self.carried, self.scaled = self.inner.carried, options.scaled
         self._feeds_back = options.coding == "feedback"
         self._gradient_work = self.task.gradient_work
         if self._feeds_back:
@@ -144,13 +145,18 @@ class Concord(AveragingServers):
         initial, accounts = self.task.initial, self.accounts
         averaged = self.options.velocity == "averaged"
         x = torch.cat([initial, torch.zeros_like(initial)]) if averaged else initial
-        roles = self.task.roles
-        if name in roles.workers:
-            replica = Replica.of(self.task, self.inner, shown=True)
-            left = torch.zeros_like(initial) if self._feeds_back else initial.new_empty(0)
-            rhythm, period = Rhythm(until=self._rest(self.options.lan_rest, 0)), int(self.options.lan == "together")
-            return WorkerState(**vars(replica), link=accounts.member(x), left=left, rhythm=rhythm, period=period)
-        return self.server_state(name, x)
+        if name not in self.task.roles.workers:
+            return self.server_state(name, x)
+        together, server = self.options.lan == "together", self.task.roles.server_of(name) or ""
+        rhythm = Rhythm(late=not together, until=0 if self.options.lan_rest == "auto" else self.options.lan_rest)
+        return WorkerState(
+            **vars(Replica.of(self.task, self.inner, shown=True)),
+            link=accounts.member(x),
+            left=torch.zeros_like(initial) if self._feeds_back else initial.new_empty(0),
+            rhythm=rhythm,
+            period=int(together),
+            scale=self.scale(name, rhythm) * self.scale(server, self.server_rhythm(server)),
+        )
 
     # Worker
 
@@ -232,9 +238,9 @@ class Concord(AveragingServers):
             await node.send(node.server, self.accounts.ask(state.link))
             return BACK
         if message.kind == "answer":
-            state.rhythm.answer(state.step, came_s, lambda delay: self._rest(self.options.lan_rest, delay))
+            state.rhythm.answer(state.step, came_s, self.carried, self.options.lan_rest)
             state.period = int(message.numbers[1])
-            state.scale = message.numbers[2] * self.scale(node, state.rhythm)
+            state.scale = message.numbers[2] * self.scale(node.name, state.rhythm)
         await node.compute(self.taking(message), self._take, state, message)
         state.furthest = max(state.furthest, furthest_in(message))
         return message.kind
@@ -262,13 +268,6 @@ class Concord(AveragingServers):
         steps = max(1, ceil(ratio / self.options.waiting))
         most = self.options.drift * (2 if state.period else 1)
         return steps if steps <= most or self.options.lan == "together" else 0
-
-    def rest_above(self, delay: int) -> int:
-        return self._rest(self.options.wan_rest, delay)
-
-    def _rest(self, chosen: int | Literal["auto"], delay: int) -> int:
-        """Steps between an answer, so many steps after its round began, and the next round."""
-        return rest_after(delay, self.inner.carried) if chosen == "auto" else chosen
 
     def _is_end(self, step: int) -> bool:
         return self.options.end and step == self.task.training.steps

@@ -305,7 +305,7 @@ def test_momentum_is_averaged_where_it_is_asked_for() -> None:
 
 def test_muon_makes_the_steps_where_it_is_asked_for() -> None:
     """Two workers that never meet: each makes the steps of `testbed.workloads.muon`, which the clock is charged for."""
-    task, alone = task_of(steps=3), {"lan_rest": 99, "end": False}
+    task, alone = task_of(steps=3), {"lan_rest": 99, "scaled": False, "end": False}
     played = play("concord", task, PROFILE, alone | {"inner": "muon"}, stops=())
     optimizer, weights = Muon(TWO, SGD()), task.initial.clone()
     state = optimizer.start(weights)

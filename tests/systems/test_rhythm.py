@@ -22,11 +22,21 @@ def test_an_answer_that_is_hardly_late_needs_no_rest() -> None:
 def test_a_rhythm_counts_from_the_answer() -> None:
     rhythm = Rhythm()
     rhythm.begin(7, 1.0)
-    rhythm.answer(16, 1.5, lambda delay: 2 * delay)
-    assert (rhythm.rest, rhythm.until, rhythm.round_s, rhythm.gap_s) == (18, 34, 0.5, 0.0)
-    rhythm.begin(34, 2.25)
-    rhythm.answer(35, 2.5, lambda delay: 0)
-    assert (rhythm.until, rhythm.round_s, rhythm.gap_s) == (35, 0.25, 0.75)
+    rhythm.answer(16, 1.5, carried=0.9)
+    assert (rhythm.rest, rhythm.until, rhythm.round_s, rhythm.gap_s) == (20, 36, 0.5, 0.0)
+    rhythm.begin(36, 2.25)
+    rhythm.answer(37, 2.5, carried=0.9)
+    assert (rhythm.until, rhythm.round_s, rhythm.gap_s) == (37, 0.25, 0.75)
+
+
+def test_answers_are_late_until_one_was_prompt() -> None:
+    """Whichever rest was chosen: one that was begun late has been, and who rests between is on his own as long."""
+    rhythm, late = Rhythm(), []
+    for delay, chosen in ((0, "auto"), (3, "auto"), (3, 0), (1, 5), (2, 0)):
+        late.append(rhythm.late)
+        rhythm.begin(0, 0.0)
+        rhythm.answer(delay, 1.0, 0.9, chosen)  # type: ignore[arg-type]
+    assert [*late, rhythm.late] == [True, False, True, True, True, False]
 
 
 def apart(curvature: float, delay: int, rest: int, rounds: int = 30, momentum: float = 0.9) -> float:

@@ -13,9 +13,13 @@ begin at once, and bring more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
+from typing import Annotated, Literal
+
+import msgspec
+
+Rest = Literal["auto"] | Annotated[int, msgspec.Meta(ge=0)]
 
 PROMPT = 0.1  # part of the steps to settle by which an answer may be late and need none; one step is none at all
 
@@ -35,6 +39,7 @@ def rest_after(delay: int, carried: float) -> int:
 class Rhythm:
     """Of one member's link: steps as it counts them, and seconds on the run's clock."""
 
+    late: bool = True  # whether answers are, or are made to be by rest; as long as there was none they may be
     until: int = 0  # step from which the next round may begin
     rest: int = 0  # steps between the latest answer and that
     began: int = 0  # step at which the latest round did
@@ -48,8 +53,9 @@ class Rhythm:
         self.began, self.began_s = step, now_s
         self.gap_s = now_s - self.answered_s if self.answered_s else 0.0
 
-    def answer(self, step: int, now_s: float, rest_after: Callable[[int], int]) -> None:
-        """It is answered."""
+    def answer(self, step: int, now_s: float, carried: float, chosen: Rest = "auto") -> None:
+        """It is answered; `chosen`: steps to rest, by the rule or so many."""
         self.round_s, self.answered_s = now_s - self.began_s, now_s
-        self.rest = rest_after(step - self.began)
-        self.until = step + self.rest
+        by_rule = rest_after(step - self.began, carried)
+        self.rest = by_rule if chosen == "auto" else chosen
+        self.late, self.until = bool(by_rule or self.rest), step + self.rest

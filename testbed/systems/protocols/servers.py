@@ -30,7 +30,7 @@ from testbed.roles.traits import OVER
 from testbed.systems.protocols.accounts import Accounts, Books, Member
 from testbed.systems.protocols.base import System
 from testbed.systems.protocols.inbox import Inbox
-from testbed.systems.protocols.rhythm import Rhythm
+from testbed.systems.protocols.rhythm import Rest, Rhythm
 
 LATE = 3  # times what a round takes with what is before it, a server waits
 
@@ -55,11 +55,11 @@ class ServerState:
     books: Books
     link: Member
     reports: list[list[float]]  # of each member the latest `Report`
+    rhythm: Rhythm  # of the link, in the steps of the furthest
     period: int = 0  # of its members' together rounds
     furthest: int = 0  # step that it has heard of
     told: int = 0  # answers, which numbers them
     answers: int = 0  # times it has answered since the last round on the link above
-    rhythm: Rhythm = field(default_factory=Rhythm)  # of that link, in the steps of the furthest
 
 
 @dataclass
@@ -120,21 +120,20 @@ class AveragingServers(System):
     ----------
     accounts : the links of both levels
     wan_together : whether an LPS answers only after a round with the global server, where that is due
+    wan_rest, carried : steps between the global server's answer and an LPS's next round; of the workers' optimizer
     scaled : whether members are told to scale their rate
     """
 
     accounts: Accounts
     wan_together = False
+    wan_rest: Rest = "auto"
+    carried: float
     scaled = True
     returning = ("worker", "lps", "gs")
 
     @abstractmethod
     def period(self, state: ServerState) -> int:
         """Steps from one round of a member to the next, in which it waits for the answer; 0: it waits for none."""
-
-    @abstractmethod
-    def rest_above(self, delay: int) -> int:
-        """Steps between the global server's answer, `delay` steps after its round began, and an LPS's next round."""
 
     def returns(self, name: str) -> bool:
         return kind_of(name) in self.returning
@@ -143,17 +142,21 @@ class AveragingServers(System):
         """The state that a server starts from, with x for all."""
         members = len(self.task.roles.clients_of(name))
         reports = [[*Report()] for _ in range(members)]
-        return ServerState(self.accounts.books(x, members), self.accounts.member(x), reports)
+        rhythm = self.server_rhythm(name)
+        return ServerState(self.accounts.books(x, members), self.accounts.member(x), reports, rhythm)
 
-    def scale(self, node: Node, rhythm: Rhythm) -> float:
+    def server_rhythm(self, name: str) -> Rhythm:
+        """What a server's link starts from."""
+        return Rhythm(late=not self.wan_together and name != self.task.roles.global_server)
+
+    def scale(self, name: str, rhythm: Rhythm) -> float:
         """Of the rate, of those who train on with what this member has: n of them with a mean of their own each.
 
         Where answers are prompt a step is as good as one with the mean gradient of all; else it has its own, of an nth
-        of the batch, and the rate is to go with the root of that (Hoffer, Hubara & Soudry, 2017, section 7).
+        of the batch, and the rate is to go with the root of that (Krizhevsky 2014; Hoffer, Hubara & Soudry 2017).
         """
-        if not (self.scaled and rhythm.rest):
-            return 1.0
-        return 1 / sqrt(len(self.task.roles.clients_of(node.server)))
+        server = self.task.roles.server_of(name)
+        return 1 / sqrt(len(self.task.roles.clients_of(server))) if self.scaled and rhythm.late and server else 1.0
 
     async def lps(self, node: Node, state: ServerState) -> None:
         await self._serve(node, state)
@@ -211,7 +214,7 @@ class AveragingServers(System):
         state.told += len(due)
         keys = [Key(self.task.seed, stream, number) for number in range(first, state.told)]
         answers = await node.compute(self.accounts.answering, self.accounts.answer, state.books, places, keys)
-        numbers = (float(state.furthest), float(state.period), self.scale(node, state.rhythm))
+        numbers = (float(state.furthest), float(state.period), self.scale(node.name, state.rhythm))
         for number, (peer, buffers) in enumerate(zip(due, answers, strict=True), first):
             desk.owed.remove(peer)
             await node.send(peer, Message("answer", number, buffers, numbers))
@@ -271,7 +274,7 @@ class AveragingServers(System):
             return
         await node.compute(self.taking(message), self._take_above, state, message)
         if message.kind == "answer":
-            state.rhythm.answer(state.furthest, node.now(), self.rest_above)
+            state.rhythm.answer(state.furthest, node.now(), self.carried, self.wan_rest)
             if state.rhythm.rest:
                 state.answers = 0
         if message.kind == "mean":
