@@ -21,7 +21,7 @@ import msgspec
 
 Rest = Literal["auto"] | Annotated[int, msgspec.Meta(ge=0)]
 
-PROMPT = 0.1  # part of the steps to settle by which an answer may be late and need none; one step is none at all
+PROMPT = 2  # steps by which an answer may be late and need no rest
 
 
 def steps_to_settle(carried: float) -> int:
@@ -31,8 +31,7 @@ def steps_to_settle(carried: float) -> int:
 
 def rest_after(delay: int, carried: float) -> int:
     """Steps to let pass after an answer that came `delay` steps after its round began."""
-    steps = steps_to_settle(carried)
-    return steps if delay > max(1, PROMPT * steps) else 0
+    return steps_to_settle(carried) if delay > PROMPT else 0
 
 
 @dataclass
@@ -53,9 +52,12 @@ class Rhythm:
         self.began, self.began_s = step, now_s
         self.gap_s = now_s - self.answered_s if self.answered_s else 0.0
 
-    def answer(self, step: int, now_s: float, carried: float, chosen: Rest = "auto") -> None:
-        """It is answered; `chosen`: steps to rest, by the rule or so many."""
+    def answer(self, step: int, now_s: float, carried: float, chosen: Rest = "auto", on_the_way: int = 0) -> None:
+        """It is answered.
+
+        `chosen`: steps to rest, by the rule or so many; `on_the_way`: steps that an answer is late beside its round's.
+        """
         self.round_s, self.answered_s = now_s - self.began_s, now_s
-        by_rule = rest_after(step - self.began, carried)
+        by_rule = rest_after(step - self.began + on_the_way, carried)
         self.rest = by_rule if chosen == "auto" else chosen
         self.late, self.until = bool(by_rule or self.rest), step + self.rest

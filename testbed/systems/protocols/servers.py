@@ -274,7 +274,8 @@ class AveragingServers(System):
             return
         await node.compute(self.taking(message), self._take_above, state, message)
         if message.kind == "answer":
-            state.rhythm.answer(state.furthest, node.now(), self.carried, self.wan_rest)
+            on_the_way = 0 if self.period(state) else 2  # a step each until it is here, and until its maker hears of it
+            state.rhythm.answer(state.furthest, node.now(), self.carried, self.wan_rest, on_the_way)
             if state.rhythm.rest:
                 state.answers = 0
         if message.kind == "mean":
