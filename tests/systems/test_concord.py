@@ -9,8 +9,10 @@ import pytest
 import torch
 from small_runs import Played, each_system, network, play, quadratic_task
 
+from testbed.codecs.base import Key
 from testbed.errors import InputError
 from testbed.layout import Layout
+from testbed.message import Message
 from testbed.record.events import Absent, LinkBytes, StepDone
 from testbed.roles.roles import Kind, Roles
 from testbed.systems import Task
@@ -332,3 +334,27 @@ def test_a_round_takes_few_bits() -> None:
         return sum(event.wan_bytes for event in played.of(LinkBytes))
 
     assert wan_bytes() < 0.5 * wan_bytes(error=0.0), "layers of 5 to 192 elements; most of it is headers and models"
+
+
+def test_who_has_been_told_the_same_is_told_the_same_again() -> None:
+    """One code for all while all are in, one for each group once somebody was missing; z comes to all of them."""
+    task = task_of()
+    accounts = Concord(task, ConcordOptions(error=0.01)).accounts
+    x, key = task.initial, Key(0, 0, 0)
+    books, members = accounts.books(x, 3), [accounts.member(x) for _ in range(3)]
+
+    def round_of(places: Sequence[int]) -> list[list[int]]:
+        for place in places:
+            member = members[place]
+            buffers = accounts.send(member, member.told + 0.1 * (place + 1), key)
+            accounts.count(books, place, Message("difference", 0, buffers, (0.0, float(member.number))))
+        answers = accounts.answer(books, places, key)
+        for alike, buffers in answers:
+            for place in alike:
+                accounts.take(members[place], Message("answer", 0, buffers))
+        for place, member in enumerate(members):
+            assert torch.equal(member.told, books.told[place])
+        return [alike for alike, _ in answers]
+
+    assert [round_of(places) for places in ([0, 1, 2], [0, 2], [0, 1, 2])] == [[[0, 1, 2]], [[0, 2]], [[1], [0, 2]]]
+    assert not books.credited and float((books.told - books.total).abs().max()) < 0.05

@@ -32,7 +32,7 @@ comes back in float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -62,8 +62,8 @@ class Member:
 class Books:
     """A server's side of all its links: z, each member's b, and the latest round that was counted of each.
 
-    `parts` is what has been added to z since the last answer, by the members of `heard`; `credited` are those who have
-    credit.
+    `same` has equal numbers for members whose b is equal. `parts` is what has been added to z since the last answer, by
+    the members of `heard`; `credited` are those who have credit.
     """
 
     total: torch.Tensor
@@ -71,6 +71,7 @@ class Books:
     credit: torch.Tensor  # [members, elements]
     parts: torch.Tensor
     counted: list[int]
+    same: list[int]
     heard: list[int] = field(default_factory=list)
     credited: list[int] = field(default_factory=list)
 
@@ -97,7 +98,7 @@ class Accounts:
     def books(self, x: torch.Tensor, members: int) -> Books:
         """Of a server whose members all begin at x."""
         told = x.repeat(members, 1)
-        return Books(x.clone(), told, torch.zeros_like(told), torch.zeros_like(x), [0] * members)
+        return Books(x.clone(), told, torch.zeros_like(told), torch.zeros_like(x), [0] * members, [0] * members)
 
     # A round
 
@@ -128,16 +129,25 @@ class Accounts:
             books.credited.remove(place)
             books.credit[place].zero_()
 
-    def answer(self, books: Books, places: Sequence[int], keys: Sequence[Key]) -> list[Sequence]:
-        """What each of some members is told."""
+    def answer(self, books: Books, places: Sequence[int], key: Key) -> list[tuple[list[int], Sequence]]:
+        """What some members are told: who, and what. Whoever has been told the same is again, which is coded once."""
         self._give_credit(books)
         telling = books.total + books.credit[books.credited].sum(0) if books.credited else books.total
-        answers = []
-        for place, key in zip(places, keys, strict=True):
-            buffers = self.down.encode(telling - books.told[place], key)
-            books.told[place].add_(self.down.decode(buffers))
-            answers.append(buffers)
+        answers: list[tuple[list[int], Sequence]] = []
+        for same in sorted({books.same[place] for place in places}):
+            alike = [place for place in places if books.same[place] == same]
+            told = books.told[alike[0]]
+            buffers = self.down.encode(telling - told, replace(key, step=key.step + len(answers)))
+            self._note(books, alike, told + self.down.decode(buffers))
+            answers.append((alike, buffers))
         return answers
+
+    def _note(self, books: Books, places: Sequence[int], told: torch.Tensor) -> None:
+        """Of members who have been told the same all in all."""
+        books.told[places] = told
+        fresh = max(books.same) + 1
+        for place in places:
+            books.same[place] = fresh
 
     def _give_credit(self, books: Books) -> None:
         """To those who are missing, for as much as the others have sent."""
@@ -163,8 +173,7 @@ class Accounts:
 
     def tell_whole(self, books: Books, places: Sequence[int]) -> Sequence:
         """z as it is; b is z afterwards."""
-        for place in places:
-            books.told[place].copy_(books.total)
+        self._note(books, places, books.total)
         buffers: Sequence = self.floats.encode(books.total)
         return buffers
 
@@ -214,9 +223,10 @@ class Accounts:
         """Decoded and added to z, and to what has been since the last answer."""
         return self._task.decoding(self.up, message) + self.passes(5)
 
-    def answering(self, answers: Sequence[Sequence]) -> Work:
-        """Each: z, b and their difference; coded, and decoded for b."""
-        return sum((self._coded(self.down, each) + self.passes(5) for each in answers), Work())
+    def answering(self, answers: Sequence[tuple[list[int], Sequence]]) -> Work:
+        """Each: z, b and their difference; coded, and decoded for b, which is written for each member."""
+        coded = (self._coded(self.down, buffers) + self.passes(4 + len(alike)) for alike, buffers in answers)
+        return sum(coded, Work())
 
     def taking(self, message: Message) -> Work:
         """Decoded; s is read, a and x are read and written."""

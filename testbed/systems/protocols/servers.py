@@ -212,12 +212,12 @@ class AveragingServers(System):
         places = [desk.members.index(peer) for peer in due]
         first, stream = state.told, self.task.roles.stream_of(node.name)
         state.told += len(due)
-        keys = [Key(self.task.seed, stream, number) for number in range(first, state.told)]
-        answers = await node.compute(self.accounts.answering, self.accounts.answer, state.books, places, keys)
+        key = Key(self.task.seed, stream, first)
+        answers = await node.compute(self.accounts.answering, self.accounts.answer, state.books, places, key)
         numbers = (float(state.furthest), float(state.period), self.scale(node.name, state.rhythm))
-        for number, (peer, buffers) in enumerate(zip(due, answers, strict=True), first):
-            desk.owed.remove(peer)
-            await node.send(peer, Message("answer", number, buffers, numbers))
+        for number, (alike, buffers) in enumerate(answers, first):
+            await node.broadcast([desk.members[place] for place in alike], Message("answer", number, buffers, numbers))
+        desk.owed.difference_update(due)
         state.answers += not desk.asked_above
         desk.since_s, desk.asked_above = inf, False
 
