@@ -80,7 +80,8 @@ def test_a_trial_takes_as_long_to_its_target_as_the_run_that_is_reported(small_d
     steps = len(ended.steps)
     assert ended.status == "finished" and 2 <= steps < 80
     assert set(ended.probes["images"]) == {1} and set(went_on.probes["images"]) == {50}, "the loss is on as many images"
-    assert ended.steps["loss"].tolist() == went_on.steps["loss"].tolist()[:steps]
+    by_all = steps - int(ended.steps["workers"].iloc[-1] < 4)  # one may end amid the others' last step
+    assert ended.steps["loss"].tolist()[:by_all] == went_on.steps["loss"].tolist()[:by_all]
 
 
 @pytest.mark.slow
