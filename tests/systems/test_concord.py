@@ -50,7 +50,7 @@ CODINGS: dict[str, dict[str, Any]] = {
     "float32": {"error": 0.0},
     "feedback": {"coding": "feedback"},
     "averaged velocity": {"velocity": "averaged", "momentum": 0.8, "rate": 0.01},
-    "Muon": {"inner": "muon", "rate": 0.02},
+    "Muon": {"inner": "muon", "rate": 0.04},
 }
 MODES: dict[str, dict[str, Any]] = {
     "auto": {},

@@ -132,7 +132,9 @@ class Accounts:
     def answer(self, books: Books, places: Sequence[int], key: Key) -> list[tuple[list[int], Sequence]]:
         """What some members are told: who, and what. Whoever has been told the same is again, which is coded once."""
         self._give_credit(books)
-        telling = books.total + books.credit[books.credited].sum(0) if books.credited else books.total
+        telling = books.total
+        for place in books.credited:
+            telling = telling + books.credit[place]
         answers: list[tuple[list[int], Sequence]] = []
         for same in sorted({books.same[place] for place in places}):
             alike = [place for place in places if books.same[place] == same]
@@ -144,16 +146,17 @@ class Accounts:
 
     def _note(self, books: Books, places: Sequence[int], told: torch.Tensor) -> None:
         """Of members who have been told the same all in all."""
-        books.told[places] = told
         fresh = max(books.same) + 1
         for place in places:
+            books.told[place].copy_(told)
             books.same[place] = fresh
 
     def _give_credit(self, books: Books) -> None:
         """To those who are missing, for as much as the others have sent."""
         if books.heard:
             missing = [place for place in range(len(books.counted)) if place not in books.heard]
-            books.credit[missing] += books.parts / len(books.heard)
+            for place in missing:
+                books.credit[place].add_(books.parts, alpha=1 / len(books.heard))
             books.credited = sorted({*books.credited, *missing})
         books.parts.zero_()
         books.heard.clear()
