@@ -27,7 +27,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
           $(if $(FAULT),--fault "$(FAULT)")
 
-.PHONY: gpu reference-gpu-counts reference-own reference-own-ablations reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-isgq-forms reference-papers reference-codecs docs wheel clean
+.PHONY: gpu reference-gpu-counts reference-own reference-own-ablations reference-late-answers reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-isgq-forms reference-papers reference-codecs docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -182,7 +182,7 @@ reference-faults-emulated: setup-dev  ## a part of that on both fabrics, into re
 reference-own: setup-dev  ## our own system beside the best other, 5 networks x 3 devices x 2 workloads, into results/reference/own: a night; goes on where it was stopped
 	$(BIN)/python -P benchmarks/own_grid.py --records results/reference/own/records --out results/reference/own
 
-SKEWED := baseline,weightgrad,local-sgd,concord,concord-waits-for-wan,concord-feedback,concord-coarsest,concord-no-momentum
+SKEWED := baseline,weightgrad,local-sgd,concord,concord-waits-for-wan,concord-feedback,concord-finest,concord-no-momentum
 
 # $(call ablated,SUFFIX[,OPTIONS]): the parts of our own system against the whole of it.
 define ablated
@@ -196,6 +196,9 @@ reference-own-ablations: setup-dev  ## our own system with one part changed at a
 	$(call ablated,-dirichlet,--scale dirichlet --systems $(SKEWED))
 	$(call ablated,-h100,--scale h100)
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+
+reference-late-answers: setup-dev  ## when copies whose averages arrive late come together, into results/reference/late-answers: seconds
+	$(BIN)/python -P benchmarks/late_answers.py --out results/reference/late-answers
 
 # What each trial came to is kept as it ends, so that another machine can go on.
 reference-tuning: setup-dev  ## the search of each system's settings, into experiments/systems-tuned.toml: an hour or two, goes on as well

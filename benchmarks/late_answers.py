@@ -1,13 +1,14 @@
 """When copies whose averages arrive late come together, and when they swing apart (testbed/systems/protocols/rhythm).
 
-    python benchmarks/late_answers.py [--momentum 0.9] [--out docs/img/late-answers.png]
+    python benchmarks/late_answers.py [--momentum 0.9] [--out results/reference/late-answers]
 
 Each copy makes steps of SGD with momentum on a parabola of its own curvature; every round brings them the mean that
 they had when it began, `delay` steps later, and the next round begins `rest` steps after that. What a round makes of
 their difference and of its velocity is a matrix of two rows: they come together where its eigenvalues are below 1.
 Curvature is told as a part of the steepest that the rate is stable for by itself, 2 (1 + momentum) / rate.
 
-Prints the steepest below which all come together, by delay and rest, and draws the largest eigenvalue.
+Writes late-answers.md, the steepest below which all come together by delay and rest, and late-answers.png, the largest
+eigenvalue.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from numpy.linalg import eigvals, matrix_power
 
+from testbed.files import write_whole
 from testbed.report.numbers.tables import markdown_table
 from testbed.report.pictures.style import COLUMN, Sheet, drawing, save
 from testbed.systems.protocols.rhythm import steps_to_settle
@@ -47,6 +49,18 @@ def steepest(row: np.ndarray) -> float:
     return float(CURVATURES[apart[0]]) if len(apart) else 1.0
 
 
+def by_rest(momentum: float) -> dict[int, np.ndarray]:
+    """`radii` for no rest, a quarter and half of what the rule says, and that."""
+    settled = steps_to_settle(momentum)
+    return {rest: radii(momentum, rest) for rest in (0, settled // 4, settled // 2, settled)}
+
+
+def table(found: dict[int, np.ndarray]) -> str:
+    """`steepest` by delay and rest."""
+    rows = [[str(late), *(f"{steepest(values[k]):.2g}" for values in found.values())] for k, late in enumerate(DELAYS)]
+    return markdown_table(["steps late", *(f"{rest} steps of rest" if rest else "no rest" for rest in found)], rows)
+
+
 def draw(found: dict[int, np.ndarray]) -> Sheet:
     """A panel for each rest."""
     with drawing(COLUMN):
@@ -72,14 +86,13 @@ def _panel(axes: Axes, values: np.ndarray) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument("--out", type=Path, default=Path("docs/img/late-answers.png"))
+    parser.add_argument("--out", type=Path, default=Path("results/reference/late-answers"))
     options = parser.parse_args()
-    settled = steps_to_settle(options.momentum)
-    rests = (0, settled // 4, settled // 2, settled)
-    found = {rest: radii(options.momentum, rest) for rest in rests}
-    rows = [[str(late), *(f"{steepest(found[rest][k]):.2g}" for rest in rests)] for k, late in enumerate(DELAYS)]
-    print(markdown_table(["steps late", *(f"{rest} steps of rest" for rest in rests)], rows))
-    save(draw(found), options.out)
+    found = by_rest(options.momentum)
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_whole(options.out / "late-answers.md", table(found) + "\n")
+    save(draw(found), options.out / "late-answers.png")
+    print(table(found))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -58,6 +61,18 @@ def test_copies_swing_apart_without_the_rest_and_come_together_with_it(delay: in
     curvatures = torch.logspace(-3, 0.45, 60).tolist()
     assert max(apart(each, delay, 0) for each in curvatures) > 1
     assert max(apart(each, delay, rest_after(delay, 0.9)) for each in curvatures) < 0.01
+
+
+def test_the_page_has_how_steep_a_direction_may_be() -> None:
+    """As the benchmark finds it from a round's matrix, which says the same as steps do."""
+    root = Path(__file__).parents[2]
+    late = runpy.run_path(str(root / "benchmarks" / "late_answers.py"), run_name="imported")
+    found = late["by_rest"](0.9)
+    assert late["table"](found) in (root / "docs" / "own-system.md").read_text()
+    assert (root / "results/reference/late-answers/late-answers.md").read_text() == late["table"](found) + "\n"
+    for delay, rest in ((3, 0), (9, 0), (5, 5)):
+        limit = 2 * 1.9 * late["steepest"](found[rest][late["DELAYS"].index(delay)])
+        assert apart(0.95 * limit, delay, rest, rounds=300) < 0.5 and apart(1.05 * limit, delay, rest, rounds=300) > 2
 
 
 @pytest.mark.parametrize("delay", [1, 2])
