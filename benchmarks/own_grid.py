@@ -47,6 +47,7 @@ import testbed
 from testbed.experiment.load import find, load
 from testbed.files import write_whole
 from testbed.interpreter import testbed as command
+from testbed.record.info import DONE
 from testbed.report.looks import look
 from testbed.report.numbers.interval import half_width
 from testbed.report.numbers.tables import markdown_table
@@ -106,14 +107,31 @@ def called(*arguments: str, alone: bool = True) -> None:
 def played(plan: Plan, folder: Path, experiment: str, *arguments: str, alone: bool = True) -> testbed.Run:
     """The run in a folder, begun or gone on with where it is not done; one play at a time where it is not `alone`."""
     quietly = ["--quiet", *([] if alone else ["--jobs", "1"])]
-    kept = sorted((folder / Path(experiment).stem).glob("*/run.json"))
-    if kept:
-        called("run", "--resume", str(kept[-1].parent), *quietly, alone=alone)
+    run = newest(folder / Path(experiment).stem)
+    if run is not None and is_done(run):
+        return run
+    if run is not None:
+        called("run", "--resume", str(run.folder), *quietly, alone=alone)
     else:
         called("run", experiment, "--out", str(folder), *quietly, *plan.changed, *arguments, alone=alone)
-    run = testbed.load(sorted((folder / Path(experiment).stem).glob("*/run.json"))[-1].parent)
-    assert isinstance(run, testbed.Run)
+    run = newest(folder / Path(experiment).stem)
+    assert run is not None
     return run
+
+
+def newest(folder: Path) -> testbed.Run | None:
+    """The latest run of an experiment, where there is one."""
+    kept = sorted(folder.glob("*/run.json"))
+    run = testbed.load(kept[-1].parent) if kept else None
+    assert run is None or isinstance(run, testbed.Run)
+    return run
+
+
+def is_done(run: testbed.Run) -> bool:
+    """Whether nothing is left to play."""
+    asked = run.info.experiment
+    statuses = [result.status for result in run.results]
+    return len(statuses) == len(asked["systems"]) * len(asked["run"]["seeds"]) and set(statuses) <= set(DONE)
 
 
 def tuned(plan: Plan, workload: str) -> str:
