@@ -40,6 +40,7 @@ FAULTS = {
     "killed LPS": ["kill c/lps at 0.5s for 500ms"],
     "killed server": ["kill a/gs at 0.5s for 500ms"],
     "killed for good": ["kill b/w1 at 0.4s"],
+    "killed at once": ["kill b/w1 at 0.001s"],
     "region leaves": ["leave c at 0.5s for 700ms"],
     "region joins": ["join b at 0.6s"],
     "deaths": ["kill b/* mtbf 400ms mttr 150ms seed=3", "kill c/w0 mtbf 500ms mttr 100ms seed=4"],
@@ -136,7 +137,9 @@ def test_nor_by_any_code(coding: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("mode", each_system(["auto", "apart", "all together"], "auto"))
-@pytest.mark.parametrize("fault", each_system(set(FAULTS) - {"none"}, "partition", "outages", "killed LPS", "deaths"))
+@pytest.mark.parametrize(
+    "fault", each_system(set(FAULTS) - {"none"}, "partition", "outages", "killed LPS", "deaths", "killed at once")
+)
 def test_nor_by_any_fault(fault: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run(monkeypatch, MODES[mode], FAULTS[fault])
 

@@ -68,6 +68,7 @@ class Desk:
 
     Attributes
     ----------
+    began_s : when it did
     owed : whom it owes an answer; `since_s`: the first of them
     late : who is not waited for
     last, ended : who has sent its last, who has ended its segment
@@ -77,6 +78,7 @@ class Desk:
     """
 
     members: tuple[str, ...]
+    began_s: float
     owed: set[str] = field(default_factory=set)
     since_s: float = inf
     late: set[str] = field(default_factory=set)
@@ -166,7 +168,7 @@ class AveragingServers(System):
 
     async def _serve(self, node: Node, state: ServerState) -> None:
         """Take in all that has come, then answer; until the members' segment is over."""
-        inbox, desk = Inbox(node), Desk(node.clients)
+        inbox, desk = Inbox(node), Desk(node.clients, node.now())
         while inbox.items or state.link.waiting or not node.all_ended(desk.members):
             arrived = await inbox.next(node, "its members", self._deadline_s(state, desk))
             if arrived is not None:
@@ -222,9 +224,9 @@ class AveragingServers(System):
         desk.since_s, desk.asked_above = inf, False
 
     def _deadline_s(self, state: ServerState, desk: Desk) -> float:
-        """Until when those who are late are waited for."""
-        pace_s = max(Report(*report).pace_s for report in state.reports)
-        return desk.since_s + LATE * pace_s if pace_s else inf
+        """Until when who is late is waited for; as long as no round was answered, by what the first took to come."""
+        pace_s = max(Report(*report).pace_s for report in state.reports) or desk.since_s - desk.began_s
+        return desk.since_s + LATE * pace_s
 
     def _leave_out_late(self, node: Node, state: ServerState, desk: Desk) -> None:
         for peer in desk.absent():
