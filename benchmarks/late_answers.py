@@ -68,7 +68,7 @@ def draw(found: dict[int, np.ndarray]) -> Sheet:
         panels = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
         for axes, (rest, values) in zip(panels, found.items(), strict=True):
             _panel(axes, values)
-            axes.set_title(f"{rest} steps of rest" if rest else "none")
+            axes.set_title(f"{rest} steps of rest" if rest else "no rest")
         panels[0].set_ylabel("curvature, of the steepest stable")
         figure.supxlabel("steps that an answer is late")
         figure.suptitle("Where copies come together (violet) and swing apart (orange)", x=0.01, ha="left")
