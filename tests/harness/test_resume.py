@@ -273,6 +273,7 @@ def test_a_run_that_goes_on_at_another_commit_says_so(small_data: None, tmp_path
 def test_a_live_run_is_neither_resumed_nor_cleaned(long_run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Both used to hurt it: one took steps from its record, the other the checkpoint it was writing."""
     process, folder = long_run("live")
+    process.send_signal(signal.SIGSTOP)  # it lives, and cannot come to its end before it was asked about twice
     half = folder / "weightgrad/seed-0/checkpoint-9.tmp"
     half.mkdir()
     assert main(["run", "--resume", str(folder)]) == 2
