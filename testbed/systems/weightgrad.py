@@ -41,10 +41,10 @@ import torch
 
 from testbed.codecs.base import Key
 from testbed.codecs.floats import Float32
-from testbed.codecs.resident import decoded_once
+from testbed.codecs.resident import decoded_all, decoded_once
 from testbed.codecs.sized import sized
 from testbed.codecs.ternary import Ternary, ThresholdTernary
-from testbed.gpu.moves import is_far, norms_of, numbers, of_largest
+from testbed.gpu.moves import is_far, norms_of, numbers, of_largest, rows
 from testbed.gpu.together import in_one_go
 from testbed.message import Message
 from testbed.roles.attendance import Attendance, answered, caught_up
@@ -245,8 +245,8 @@ class WeightGrad(System):
         """Update the weights and g_u; return the weight change that g_ref made."""
         if self.task.timing_only:
             return state.update
-        gradients = [decoded_once(self.gradients, message.buffers) for message in messages]
-        mean = torch.stack(gradients).mean(0)
+        gradients = decoded_all(self.gradients, [message.buffers for message in messages])
+        mean = rows(gradients).mean(0)
         if self.options.aggregate == "average":
             gradients = [mean]
         mean_norm, *norms = norms_of((mean, *gradients))

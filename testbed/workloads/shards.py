@@ -109,6 +109,9 @@ def batch_indices(shard: Indices, seed: int, worker: int, step: int, batch_size:
     batch_size
         Examples in this worker's batch.
     """
+    epoch, place = divmod(step * batch_size, len(shard))
+    if place + batch_size <= len(shard):  # most batches are of one epoch
+        return shard[_order(seed, worker, epoch, len(shard))[place : place + batch_size]]
     positions = np.arange(step * batch_size, (step + 1) * batch_size)
     epochs, places = np.divmod(positions, len(shard))
     batch = np.empty(batch_size, np.int64)

@@ -127,6 +127,23 @@ def test_several_vectors_are_coded_in_one_go(name: str, shared: str, apart: bool
         assert same_bits(kernels.decode(buffers), codec.decode([buffer.numpy() for buffer in buffers]))
 
 
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 5121])
+@pytest.mark.parametrize("name", CODECS)
+def test_several_messages_are_decoded_in_one_go(name: str, size: int, apart: bool) -> None:
+    """Wherever their buffers lie."""
+    codec = CODECS[name](layout_of(size))
+    kernels = twin_of(codec, HERE)
+    messages = [codec.encode(sixteenths(codec.layout.size, seed), Key(0, seed, 1)) for seed in range(3)]
+    there = [[torch.from_numpy(buffer.copy()) for buffer in buffers] for buffers in messages]
+    if not apart:
+        there = list(map(list, zip(*(torch.stack(parts).unbind() for parts in zip(*there, strict=True)), strict=True)))
+    for buffers, decoded in zip(messages, kernels.shared_all(there), strict=True):
+        assert same_bits(decoded, codec.decode(buffers))
+    with pytest.raises(CodecError, match="expected, found"):
+        kernels.shared_all([there[0], [each[:-1] for each in there[1]]])
+
+
 @pytest.mark.parametrize("magnitude", [1e-30, 1e-44, 0.0])
 def test_tiny_scales_are_drawn_alike(magnitude: float) -> None:
     codec = Ternary(layout_of(100), clip=None)

@@ -7,7 +7,7 @@ CPU, which each of them makes wait: that is noted, once a codec.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -106,6 +106,13 @@ def placed(codec: Any, device: torch.device) -> Any:
 def decoded_once(codec: Any, buffers: WireBuffers) -> Tensor:
     """What a message decodes to, not to be written to: on a device the same tensor for all who get the message."""
     return codec.shared(buffers) if isinstance(codec, Resident) else codec.decode(buffers)
+
+
+def decoded_all(codec: Any, messages: Sequence[WireBuffers]) -> list[Tensor]:
+    """What several messages decode to, not to be written to; on a device in one go where the codec can."""
+    if isinstance(codec, Resident):
+        return codec.shared_all(messages)
+    return [codec.decode(buffers) for buffers in messages]
 
 
 class OnHost:

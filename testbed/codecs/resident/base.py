@@ -54,6 +54,10 @@ class Resident(ABC):
             self._last = buffers[-1], self._decoded(buffers)
         return self._last[1]
 
+    def shared_all(self, messages: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """What several messages decode to, not to be written to."""
+        return list(map(self.shared, messages))
+
     @abstractmethod
     def _decoded(self, buffers: Sequence[Tensor]) -> Tensor:
         """What a message decodes to: a vector [layout.size] that `decode` copies from, and nobody writes to."""

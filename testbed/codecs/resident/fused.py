@@ -22,7 +22,7 @@ from testbed.codecs.kernels.ternary import TRITS
 from testbed.codecs.ternary import Ternary
 from testbed.codecs.trits import TritFormat
 from testbed.errors import CodecError
-from testbed.gpu.moves import upload
+from testbed.gpu.moves import rows, upload
 from testbed.gpu.notes import note
 from testbed.layout import Layer, Layout
 
@@ -46,14 +46,41 @@ def usable(device: torch.device) -> bool:
 
 
 def _try(device: torch.device) -> None:
-    """Code and decode a vector that comes back as it was, all of its magnitudes being the scale; waits for it, once."""
+    """Code and decode a vector that comes back as it was, all of its magnitudes being the scale.
+
+    Twice, since kernels are launched in another way from the second time on; waits for the device as often.
+    """
     codec = Ternary(Layout.of([("a.weight", (1, 9)), ("last.weight", (1, 2))]))
     kernels, x = TernaryKernels(codec, device), torch.ones(codec.layout.size, device=device)
-    _, clips, scales = kernels.measure(x.view(1, -1))
-    floats, trits = kernels.pack(x.view(1, -1), [Key(0, 0, 0)], clips, scales)
-    message = [scales[0], floats[0], trits[0]]
-    if not torch.equal(kernels.unpack(message), x):
-        raise RuntimeError("a vector came back as another")
+    for _ in "12":
+        _, clips, scales = kernels.measure(x.view(1, -1))
+        floats, trits = kernels.pack(x.view(1, -1), [Key(0, 0, 0)], clips, scales)
+        if not torch.equal(kernels.unpack([scales[0], floats[0], trits[0]]), x):
+            raise RuntimeError("a vector came back as another")
+
+
+class Launched:
+    """A kernel, launched without Triton's search for one that is compiled for its arguments.
+
+    None here is specialized for them, so that what the first launch compiled is right for all. The search takes the
+    program longer than the launch.
+
+    Parameters
+    ----------
+    constants : of the kernel, in its order
+    options : of the compiler
+    """
+
+    def __init__(self, kernel: Any, constants: dict[str, Any], **options: Any) -> None:
+        self._kernel, self._constants, self._options = kernel, constants, options
+        self._compiled: Any = None
+
+    def __call__(self, grid: tuple[int, int], *arguments: Any) -> None:
+        """Launch it on the current device."""
+        if self._compiled is None:  # for ever where Triton's interpreter plays it
+            self._compiled = self._kernel[grid](*arguments, **self._constants, **self._options)
+        else:
+            self._compiled[(*grid, 1)](*arguments, *self._constants.values())
 
 
 class TritKernels:
@@ -68,13 +95,15 @@ class TritKernels:
     def __init__(self, codec: TritFormat, device: torch.device, scaled: Sequence[Layer] | None = None) -> None:
         from testbed.codecs.resident import fused_kernels  # triton is there only beside a torch for CUDA
 
-        self._kernels: Any = fused_kernels
         self._codec, self._device = codec, device
         keyed = zip(codec.ternary, codec.indexes, strict=True) if scaled is None else ((each, 0) for each in scaled)
         blocks = [*_coded(keyed), *_copied(codec.floats)]
         self._count = len(blocks)
         self._blocks = upload(np.array(blocks, np.int64), device)
         self._sizes = list(codec.sizes())
+        scales, floats, trits = self._sizes
+        self._lengths = upload(np.array([codec.layout.size, scales // 4, floats // 4, trits], np.int64), device)
+        self._unpack = Launched(fused_kernels.unpack, {"one_scale": codec.one_scale, "lanes": SEGMENT})
 
     def unpack(self, buffers: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
         """Write a message's vector into `out`, by default a fresh one [layout.size]."""
@@ -84,12 +113,21 @@ class TritKernels:
         assert vector is not None
         if vector.numel() != self._codec.layout.size:
             raise CodecError(f"a vector of {self._codec.layout.size} elements expected, found {vector.numel()}")
+        self._write(scales, floats, trits, vector.view(1, -1))
+        return vector if out is None or fits else out.copy_(vector)
+
+    def unpack_all(self, messages: Sequence[Sequence[Tensor]]) -> Tensor:
+        """The vectors [messages, layout.size] of several messages."""
+        scales, floats, trits = map(rows, zip(*map(self._checked, messages), strict=True))
+        vectors = torch.empty((len(messages), self._codec.layout.size), device=self._device)
+        self._write(scales, floats, trits, vectors)
+        return vectors
+
+    def _write(self, scales: Tensor, floats: Tensor, trits: Tensor, vectors: Tensor) -> None:
+        """Decode messages, a row each, or one that is not in a row."""
         if self._count:
             with self._current():
-                self._kernels.unpack[(self._count,)](
-                    scales, floats, trits, self._blocks, vector, one_scale=self._codec.one_scale, lanes=SEGMENT
-                )
-        return vector if out is None or fits else out.copy_(vector)
+                self._unpack((self._count, len(vectors)), scales, floats, trits, self._blocks, vectors, self._lengths)
 
     def _checked(self, buffers: Sequence[Tensor]) -> list[Tensor]:
         """A message's buffers; a kernel reads past the end of what is too short."""
@@ -109,6 +147,8 @@ class TernaryKernels(TritKernels):
     _codec: Ternary
 
     def __init__(self, codec: Ternary, device: torch.device) -> None:
+        from testbed.codecs.resident import fused_kernels as kernels
+
         super().__init__(codec, device)
         counts = [-(-layer.size // STRETCH) for layer in codec.ternary]
         firsts = np.cumsum([0, *counts])[:-1].tolist()
@@ -120,6 +160,11 @@ class TernaryKernels(TritKernels):
         self._own_scales, self._same_scales = (
             upload(np.array(each, np.int64), device) for each in (whole, [*whole[:2], 0, *whole[3:]])
         )
+        self._measure = Launched(kernels.measure, {"lanes": STRETCH}, num_warps=8)
+        # Not fused, a product is rounded before it is subtracted, as on the CPU.
+        wide = {"num_warps": 8, "enable_fp_fusion": False}
+        self._finish = Launched(kernels.finish, {"clip": codec.clip, "lanes": PARTS}, **wide)
+        self._pack = Launched(kernels.pack, {"one_scale": codec.one_scale, "lanes": SEGMENT})
 
     def measure(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of vectors [n, elements]: the largest magnitudes [n, layers], those after clipping, and messages' scales."""
@@ -128,14 +173,9 @@ class TernaryKernels(TritKernels):
         parts = torch.empty((count, stretches, 3), dtype=torch.float64, device=self._device)
         with self._current():
             if stretches:
-                self._kernels.measure[(stretches, count)](
-                    x, x.shape[1], self._stretches, parts, lanes=STRETCH, num_warps=8
-                )
+                self._measure((stretches, count), x, x.shape[1], self._stretches, parts)
             if layers:
-                # Not fused, a product is rounded before it is subtracted, as on the CPU.
-                finish = self._kernels.finish[(layers, count)]
-                clip, how = self._codec.clip, {"num_warps": 8, "enable_fp_fusion": False}
-                finish(parts, stretches, self._layers, made, clip=clip, lanes=PARTS, **how)
+                self._finish((layers, count), parts, stretches, self._layers, made)
         tops, clips, scales = made.unbind()
         return tops, clips, clips.amax(1, keepdim=True) if self._codec.one_scale and layers else scales
 
@@ -155,12 +195,16 @@ class TernaryKernels(TritKernels):
         trits = torch.empty((count, self._codec.trit_bytes), dtype=torch.uint8, device=self._device)
         halves = np.array([(key.state >> 32, key.state & 0xFFFFFFFF) for key in keys], np.uint32)
         if self._count:
-            rows = x, self._blocks, clips.contiguous(), scales.contiguous(), upload(halves.view(np.int32), self._device)
+            arrays = (
+                x,
+                self._blocks,
+                clips.contiguous(),
+                scales.contiguous(),
+                upload(halves.view(np.int32), self._device),
+            )
             sizes = self._own_scales if own else self._same_scales
             with self._current():
-                self._kernels.pack[(self._count, count)](
-                    *rows, floats, trits, sizes, one_scale=self._codec.one_scale, lanes=SEGMENT
-                )
+                self._pack((self._count, count), *arrays, floats, trits, sizes)
         return floats, trits
 
 

@@ -11,7 +11,7 @@ The rules are those of `testbed.codecs.kernels.ternary`, the numbers to the bit.
 
 What a program works on is a row of a table, made once for a layout (`testbed.codecs.resident.fused`). Offsets in it
 are of any alignment, so that lanes next to each other load 4 bytes each, which are next to each other, too. Vectors are
-coded several at once, the second dimension of a grid: rows of the arrays that hold what belongs to each.
+coded and decoded several at once, the second dimension of a grid: rows of the arrays that hold what belongs to each.
 
 No kernel is specialized for its arguments' values: each is compiled once for a codec, whatever the sizes.
 """
@@ -276,17 +276,29 @@ def pack(
         tl.store(trits + place + lane, packed.to(tl.uint8), mask=lane < (size + TRITS - 1) // TRITS)
 
 
-@triton.jit(do_not_specialize=["scales", "floats", "trits", "blocks", "y"])
+@triton.jit(do_not_specialize=["scales", "floats", "trits", "blocks", "y", "sizes"])
 def unpack(
     scales: tl.tensor,
     floats: tl.tensor,
     trits: tl.tensor,
     blocks: tl.tensor,
     y: tl.tensor,
+    sizes: tl.tensor,
     one_scale: tl.constexpr,
     lanes: tl.constexpr,
 ) -> None:
-    """Write 0, scale or -scale for each digit of each block, or copy it where its layer stayed in float32."""
+    """Write 0, scale or -scale for each digit of each block, or copy it where its layer stayed in float32.
+
+    Parameters
+    ----------
+    scales, floats, trits, y : a row a message
+    sizes : int64 [4], the lengths of the rows of y, scales, floats and trits
+    """
+    message = tl.program_id(1).to(tl.int64)
+    y += message * tl.load(sizes)
+    scales += message * tl.load(sizes + 1)
+    floats += message * tl.load(sizes + 2)
+    trits += message * tl.load(sizes + 3)
     layer, start, size, place, _, _ = _block(blocks)
     if layer < 0:
         y0, y1, y2, y3, y4 = _segments(floats + place, size, lanes)

@@ -113,6 +113,10 @@ class TritResident(Resident):
         """See `Resident.decode`; a kernel decodes again what was decoded before, in half the time of a copy."""
         return super().decode(buffers, out) if self._kernels is None else self._kernels.unpack(buffers, out)
 
+    def shared_all(self, messages: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """See `Resident.shared_all`; kernels decode all in one launch."""
+        return super().shared_all(messages) if self._kernels is None else list(self._kernels.unpack_all(messages))
+
     def _decoded(self, buffers: Sequence[Tensor]) -> Tensor:
         if self._kernels is not None:
             return self._kernels.unpack(buffers)

@@ -24,6 +24,7 @@ from testbed.record.held import Held
 
 WARM_UP = (3, 6, 12)  # ends of segments, in which all that is captured has been captured
 SHOWN = 12  # kernels, and functions of the program, that take longest
+NAMED = 60  # characters of a kernel's name
 PROFILED = 10  # steps of each of the two profiles
 
 # Eight workers, 512 examples together; a language model with its own batch, a large network with a small one.
@@ -130,9 +131,12 @@ def _kernels(play: Play, done: int, steps: int) -> tuple[float | None, dict[str,
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         play.to(done + steps)
-    taken = {each.key: each.self_device_time_total / 1e3 / steps for each in profiler.key_averages()}
+    taken: dict[str, float] = {}
+    for each in profiler.key_averages():  # what has the same long name but for its end is one here
+        name = each.key[:NAMED]
+        taken[name] = taken.get(name, 0.0) + each.self_device_time_total / 1e3 / steps
     longest = sorted(taken, key=lambda name: -taken[name])[:SHOWN]
-    return sum(taken.values()) or None, {name[:60]: taken[name] for name in longest}
+    return sum(taken.values()) or None, {name: taken[name] for name in longest}
 
 
 def _functions(play: Play, done: int, steps: int) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import sqrt
 from typing import Generic, TypeVar
 
@@ -115,9 +116,8 @@ def drawn(
     images: Sequence[int], count: int, size: Size, random: np.random.Generator, distortion: Distortion
 ) -> Draws[np.ndarray]:
     """Draw for `count` images of (channels, height, width) `images` what `distorted` does with them."""
-    pad = _padding(images, size, distortion)
-    rows, columns = (slack + 2 * pad for slack in _slack(images, size))
-    high = rows + 1 if rows == columns else [[rows + 1], [columns + 1]]  # the same numbers, and sooner
+    rows, columns = _corners(tuple(images), size, distortion)
+    high = rows if rows == columns else [[rows], [columns]]  # the same numbers, and sooner
     corners = random.integers(0, high, (2, count))
     mirrored = random.random(count) < 0.5 if distortion.mirror else None
     limit, brightness, contrast = distortion.max_brightness, None, None
@@ -144,6 +144,14 @@ def distorted(images: Tensor, size: Size, draws: Draws[Tensor], distortion: Dist
         mean = x.mean((2, 3), keepdim=True)
         x = (x - mean).mul_(draws.contrast.view(per_image)).add_(mean)
     return standardize(x)
+
+
+@lru_cache
+def _corners(images: tuple[int, ...], size: Size, distortion: Distortion) -> tuple[int, int]:
+    """How many rows and columns a crop can begin at."""
+    pad = _padding(images, size, distortion)
+    rows, columns = _slack(images, size)
+    return rows + 2 * pad + 1, columns + 2 * pad + 1
 
 
 def _padding(images: Sequence[int], size: Size, distortion: Distortion) -> int:
