@@ -27,7 +27,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
           $(if $(FAULT),--fault "$(FAULT)")
 
-.PHONY: gpu reference-gpu-counts reference-own reference-own-ablations reference-late-answers reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-isgq-forms reference-papers reference-codecs docs wheel clean
+.PHONY: gpu reference-gpu-counts reference-own reference-own-ablations reference-late-answers reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-isgq-forms reference-papers reference-codecs reference-paper-scale docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -301,6 +301,14 @@ reference-papers: setup-dev  ## the papers' other experiments at their default s
 reference-gpu-counts: setup-dev  ## what a step asks of a GPU, by system, into results/reference/gpu: ten minutes, no GPU; goes on where it was stopped
 	$(BIN)/python -P benchmarks/gpu_counts.py --out build/reference/gpu
 	mkdir -p results/reference/gpu && mv build/reference/gpu/counts.* results/reference/gpu
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+
+reference-paper-scale: setup-dev  ## keep what `make gpu` has played of the paper's 50,000 steps, from results/gpu into results/reference/paper-scale
+	$(call keep,results/gpu,paper-scale)
+	for percent in 75 79; do \
+	    $(TESTBED) compare results/gpu/*/ --accuracy 0.$$percent --over gaia --over terngrad \
+	        --markdown results/reference/paper-scale/accuracy-$$percent.md >/dev/null || exit 1; \
+	done
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 reference-codecs: setup-dev  ## every codec's speed against a copy, into results/reference/codecs; on an idle machine

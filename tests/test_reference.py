@@ -52,11 +52,11 @@ def excerpt(source: str) -> str:
         return path.read_text().replace("## ", "### ")
     lines = path.read_text().splitlines()
     machine = next(line.partition(": ")[2] for line in lines if line.startswith("- machine"))
-    command = next(line.partition(": ")[2] for line in lines if line.startswith("- command"))
+    commands = [line.partition(": ")[2][1:-1] for line in lines if line.startswith("- command")]
+    made = f"`testbed {commands[0]}`" if commands else "`make gpu`"
     commit = next(line.partition(": ")[2] for line in lines if line.startswith("- commit"))
     conditions = next(line for line in lines if "·" in line)
-    made = f"`testbed {command[1:-1]}`, commit {commit[:10]}, on {machine}"
-    return f"{conditions}\n\n{table(path.parent)}\n\n{made}\n"
+    return f"{conditions}\n\n{table(path.parent)}\n\n{made}, commit {commit[:10]}, on {machine}\n"
 
 
 @pytest.mark.parametrize("page", PAGES)

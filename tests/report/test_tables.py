@@ -65,6 +65,17 @@ def test_the_headline_holds_speedup_accuracy_gap_and_bytes(make_run: MakeRun) ->
     assert f"{wording.times(row['compression'])} fewer WAN bytes" in sentence
 
 
+def test_accuracies_after_unlike_numbers_of_steps_say_so(make_run: MakeRun) -> None:
+    """As in a run that ended at its target, or that nobody has finished."""
+    run = load(make_run())
+    frame = summarize(run)
+    assert not any("steps" in sentence.partition("accuracy")[2] for sentence in headlines(run, frame))
+    frame.loc[frame["system"] == "weightgrad", "steps"] += 1234
+    base = frame["steps"][0]
+    sentence = next(s for s in headlines(run, frame) if s.startswith("WeightGrad"))
+    assert f"points) after {base + 1234:,} and {base:,} steps" in sentence
+
+
 def test_a_slower_system_is_called_later(make_run: MakeRun) -> None:
     run = load(make_run())
     frame = summarize(run).assign(speedup_vs_baseline=[1.0, 0.5, 4.0], compression=[1.0, 0.25, 2.0])

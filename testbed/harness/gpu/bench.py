@@ -271,9 +271,9 @@ def _paper(plan: Plan, part: Part) -> Iterator[str]:
     folder = plan.out / "paper"
     if not (folder / FILE_NAME).is_file():
         (point,) = load(PAPER, plan.changes, scale=plan.scale)
-        folder = session.prepare(
-            point.experiment, session.Request(PAPER, virtual(), plan.device, plan.out, folder=folder)
-        )
+        command = ("bench", "gpu", "--part", "paper")
+        asked = session.Request(PAPER, virtual(), plan.device, plan.out, folder=folder, command=command)
+        folder = session.prepare(point.experiment, asked)
         yield f"begun in {folder.name}"
     else:
         yield f"goes on in {folder.name}"

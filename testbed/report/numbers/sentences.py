@@ -180,7 +180,9 @@ def _verdict(record: dict[str, Any], base: dict[str, Any], target: Target, metri
         parts.append(f"{metric.label} {record['final_metric']:.3f} against {base['final_metric']:.3f}")
     elif not is_missing(gap):
         accuracies = f"{percent(record['final_accuracy'])} against {percent(base['final_accuracy'])}"
-        parts.append(f"accuracy {accuracies} ({100 * gap:+.1f} points)".replace("-", "−"))
+        unlike = record["steps"] != base["steps"]
+        after = f" after {record['steps']:,.0f} and {base['steps']:,.0f} steps" if unlike else ""
+        parts.append(f"accuracy {accuracies} ({100 * gap:+.1f} points)".replace("-", "−") + after)
     if record["silent"]:
         parts.append(f"{NO_EXCHANGE} between regions")
     elif not is_missing(record["compression"]):
