@@ -18,9 +18,9 @@ Two maps: when the model that a system reports is at the target, and when every 
 is the end of a run besides, played once in each cell (`closing`); of what averages every so many steps its next
 averaging; all others hold it at once.
 
-Writes grid.csv, systems.csv, finals.csv, grid.md and grid.png: in each cell our speedup over the best other system, the
-geometric mean over the seeds with its 95 % interval; which one that is; and the part of its step that is neither
-computing nor coding. A system of which a seed misses the target is not the best.
+Writes grid.csv, systems.csv, finals.csv, grid.md and grid.png each time that a workload is done: in each cell our speedup
+over the best other system, the geometric mean over the seeds with its 95 % interval; which one that is; and the part of
+its step that is neither computing nor coding. A system of which a seed misses the target is not the best.
 """
 
 from __future__ import annotations
@@ -424,9 +424,18 @@ def main() -> None:
     options = vars(parser.parse_args())
     out: Path = options.pop("out")
     plan = Plan(**{**options, "changes": tuple(options["changes"])})
-    frame = pd.concat([part for workload in plan.workloads for part in measured(plan, workload)], ignore_index=True)
+    frames: list[pd.DataFrame] = []
+    ends: list[pd.DataFrame] = []
+    for workload in plan.workloads:  # what is known after each is written: the next takes hours
+        frames += measured(plan, workload)
+        frame = pd.concat(frames, ignore_index=True)
+        ends.append(finals(plan, workload, compared(frame)))
+        write(out, frame, pd.concat(ends, ignore_index=True))
+
+
+def write(out: Path, frame: pd.DataFrame, last: pd.DataFrame) -> None:
+    """Write what `measured` and `finals` found, as tables, in words and as a picture."""
     cells = compared(frame)
-    last = pd.concat([finals(plan, workload, cells) for workload in plan.workloads], ignore_index=True)
     said = f"{markdown(cells)}\nFinal metrics:\n\n{of_finals(last)}"
     out.mkdir(parents=True, exist_ok=True)
     for name, table in (("systems", frame), ("grid", cells), ("finals", last)):
