@@ -18,9 +18,9 @@ Two maps: when the model that a system reports is at the target, and when every 
 is the end of a run besides, played once in each cell (`closing`); of what averages every so many steps its next
 averaging; all others hold it at once.
 
-Writes grid.csv, systems.csv, finals.csv, grid.md and grid.png each time that a workload is done: in each cell our speedup
-over the best other system, the geometric mean over the seeds with its 95 % interval; which one that is; and the part of
-its step that is neither computing nor coding. A system of which a seed misses the target is not the best.
+Writes grid.csv, systems.csv, finals.csv, grid.md and grid.png each time that a workload is done: in each cell our
+speedup over the best other system, the geometric mean over the seeds with its 95 % interval; which one that is; and the
+part of its step that is neither computing nor coding. A system of which a seed misses the target is not the best.
 """
 
 from __future__ import annotations

@@ -51,6 +51,31 @@ def test_where_every_worker_is_to_hold_the_model_another_system_may_be_the_best(
     assert cell["speedup"] == pytest.approx(sqrt(5 / 3 * 6 / 2))
 
 
+def test_what_is_known_is_written_after_each_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one takes hours, and may be stopped."""
+    found = rows("m60", "concord", 1.0, 1.0) + rows("m60", "bgt", 2.0, 2.0)
+
+    def measured(plan: Any, workload: str) -> list[pd.DataFrame]:
+        if workload == "never":
+            raise KeyboardInterrupt
+        return [pd.DataFrame(found).assign(workload=workload)]
+
+    def finals(plan: Any, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
+        ends = [
+            {"system": name, "seed": seed, "steps": 9, "metric": 0.5} for name in ("concord", "bgt") for seed in (0, 1)
+        ]
+        return pd.DataFrame(ends).assign(workload=workload, final_loss=1.0)
+
+    scope = GRID["main"].__globals__
+    monkeypatch.setitem(scope, "measured", measured)
+    monkeypatch.setitem(scope, "finals", finals)
+    monkeypatch.setattr("sys.argv", ["own_grid.py", "--workloads", "own,never", "--out", str(tmp_path)])
+    with pytest.raises(KeyboardInterrupt):
+        GRID["main"]()
+    assert pd.read_csv(tmp_path / "grid.csv")["speedup"].tolist() == [2.0, 2.0]
+    assert "own, after 9 steps" in (tmp_path / "grid.md").read_text()
+
+
 def test_where_nobody_arrives_nothing_is_said(cells: pd.DataFrame, tmp_path: Path) -> None:
     assert cells.iloc[2]["best_other"] == "" and cells.iloc[2][["speedup", "ours_s", "other_s"]].isna().all()
     said = [line for line in GRID["markdown"](cells).splitlines() if "h100" in line]
