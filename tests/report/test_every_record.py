@@ -178,7 +178,9 @@ RUN_FILES = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", RUN_FILES)
+@pytest.mark.parametrize(
+    "file", [*RUN_FILES[:3], *(pytest.param(file, marks=pytest.mark.full) for file in RUN_FILES[3:])]
+)
 def test_a_damaged_run_has_the_same_numbers_or_says_which_file(run: Path, file: str, tmp_path: Path) -> None:
     within_memory(lambda: harm(of_run, run, file, TIMES, tmp_path / "copy"))
 
