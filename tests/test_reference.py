@@ -27,7 +27,7 @@ PAGES = {
     path.name: path
     for path in (
         ROOT / "README.md",
-        *(DOCS / f"{name}.md" for name in ("reference", "codecs", "gpu", "papers", "cluster", "isgq")),
+        *(DOCS / f"{name}.md" for name in ("reference", "codecs", "gpu", "papers", "cluster", "isgq", "own-system")),
     )
 }
 EXCERPT = re.compile(r"(<!-- from (\S+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
