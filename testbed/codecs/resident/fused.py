@@ -95,6 +95,7 @@ class TritKernels:
     def __init__(self, codec: TritFormat, device: torch.device, scaled: Sequence[Layer] | None = None) -> None:
         from testbed.codecs.resident import fused_kernels  # triton is there only beside a torch for CUDA
 
+        self._kernels: Any = fused_kernels
         self._codec, self._device = codec, device
         keyed = zip(codec.ternary, codec.indexes, strict=True) if scaled is None else ((each, 0) for each in scaled)
         blocks = [*_coded(keyed), *_copied(codec.floats)]
@@ -103,7 +104,7 @@ class TritKernels:
         self._sizes = list(codec.sizes())
         scales, floats, trits = self._sizes
         self._lengths = upload(np.array([codec.layout.size, scales // 4, floats // 4, trits], np.int64), device)
-        self._unpack = Launched(fused_kernels.unpack, {"one_scale": codec.one_scale, "lanes": SEGMENT})
+        self._unpack = Launched(self._kernels.unpack, {"one_scale": codec.one_scale, "lanes": SEGMENT})
 
     def unpack(self, buffers: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
         """Write a message's vector into `out`, by default a fresh one [layout.size]."""
@@ -147,8 +148,6 @@ class TernaryKernels(TritKernels):
     _codec: Ternary
 
     def __init__(self, codec: Ternary, device: torch.device) -> None:
-        from testbed.codecs.resident import fused_kernels as kernels
-
         super().__init__(codec, device)
         counts = [-(-layer.size // STRETCH) for layer in codec.ternary]
         firsts = np.cumsum([0, *counts])[:-1].tolist()
@@ -160,11 +159,11 @@ class TernaryKernels(TritKernels):
         self._own_scales, self._same_scales = (
             upload(np.array(each, np.int64), device) for each in (whole, [*whole[:2], 0, *whole[3:]])
         )
-        self._measure = Launched(kernels.measure, {"lanes": STRETCH}, num_warps=8)
+        self._measure = Launched(self._kernels.measure, {"lanes": STRETCH}, num_warps=8)
         # Not fused, a product is rounded before it is subtracted, as on the CPU.
         wide = {"num_warps": 8, "enable_fp_fusion": False}
-        self._finish = Launched(kernels.finish, {"clip": codec.clip, "lanes": PARTS}, **wide)
-        self._pack = Launched(kernels.pack, {"one_scale": codec.one_scale, "lanes": SEGMENT})
+        self._finish = Launched(self._kernels.finish, {"clip": codec.clip, "lanes": PARTS}, **wide)
+        self._pack = Launched(self._kernels.pack, {"one_scale": codec.one_scale, "lanes": SEGMENT})
 
     def measure(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of vectors [n, elements]: the largest magnitudes [n, layers], those after clipping, and messages' scales."""
@@ -193,18 +192,12 @@ class TernaryKernels(TritKernels):
             raise CodecError(f"{self._codec.scale_count} shared scales expected, found {scales.shape[1]}")
         floats = torch.empty((count, self._codec.float_size), device=self._device)
         trits = torch.empty((count, self._codec.trit_bytes), dtype=torch.uint8, device=self._device)
-        halves = np.array([(key.state >> 32, key.state & 0xFFFFFFFF) for key in keys], np.uint32)
+        halves = np.array([(key.state >> 32, key.state & 0xFFFFFFFF) for key in keys], np.uint32).view(np.int32)
         if self._count:
-            arrays = (
-                x,
-                self._blocks,
-                clips.contiguous(),
-                scales.contiguous(),
-                upload(halves.view(np.int32), self._device),
-            )
+            rules = clips.contiguous(), scales.contiguous(), upload(halves, self._device)
             sizes = self._own_scales if own else self._same_scales
             with self._current():
-                self._pack((self._count, count), *arrays, floats, trits, sizes)
+                self._pack((self._count, count), x, self._blocks, *rules, floats, trits, sizes)
         return floats, trits
 
 
