@@ -15,7 +15,7 @@ Four stages, each of which goes on where it was stopped:
 4. Ours and the best other of the file's own cell are played for as many steps each, for the final metric.
 
 Two maps: when the model that a system reports is at the target, and when every worker holds one that is. Of ours that
-is the end of a run besides, played once in each cell (`closing`); of what averages every so many steps its next
+is the end of a run besides, played once in each cell with as many steps as the target took (`closing`); of what averages every so many steps its next
 averaging; all others hold it at once.
 
 Writes grid.csv, systems.csv, finals.csv, grid.md and grid.png each time that a workload is done: in each cell our
@@ -66,7 +66,6 @@ PROFILES = {
 DEVICES = ("m60", "l40s", "h100")
 WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final metrics are compared
 LONGER = (100, 200)  # steps between two averagings
-CLOSING = 8  # steps of the run whose end is timed
 MOST = 0.5  # part of its step that the other spends on communication: there we aim at twice as fast
 KEYS = ["workload", "profile", "device"]
 REPORTED, HELD = "target_s", "held_s"
@@ -230,12 +229,21 @@ def in_cell(plan: Plan, workload: str, base: Base, profile: str, device: str) ->
         chosen = ["--systems", ",".join(systems)]
         return played(plan, here / name, base.experiment, *chosen, *where, *arguments, alone=False)
 
-    end_s = closing(play("end", [OURS], "--seeds", "100", *length(CLOSING)))
     sized = ["--timing-only", "--sizes", os.path.relpath(base.run.folder), "--seeds", plan.seeds[0]]
     most = max(base.needed) + max(base.periods.values())
     timed = play("timed", list(base.periods), *sized, *length(most))
-    whole = [of_played(play(name, [name], *seeds), end_s if name == OURS else 0.0) for name in base.overlapping]
-    return pd.concat([*whole, of_others(timed, base.needed, base.periods)], ignore_index=True)
+    whole = {name: play(name, [name], *seeds) for name in base.overlapping}
+    end_s = 0.0
+    if OURS in whole:
+        end_s = closing(play("end", [OURS], "--seeds", plan.seeds[0], *length(needed_by(whole[OURS], plan.seeds[0]))))
+    rows = [of_played(run, end_s if name == OURS else 0.0) for name, run in whole.items()]
+    return pd.concat([*rows, of_others(timed, base.needed, base.periods)], ignore_index=True)
+
+
+def needed_by(run: testbed.Run, seed: str) -> int:
+    """The steps after which one seed was at the target, or ended without."""
+    row = run.summary.set_index("seed").loc[int(seed)]
+    return int(row["steps"] if pd.isna(row["steps_to_target"]) else row["steps_to_target"])
 
 
 def of_played(run: testbed.Run, closing_s: float) -> pd.DataFrame:

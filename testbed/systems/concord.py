@@ -15,7 +15,7 @@ takes, whatever it is and becomes, and steps go on meanwhile. With a, b, s, C an
              apart: workers never wait. With `drift` 1 they wait if r <= waiting
     rest     2 / (1 - momentum) steps between an answer and the next round, where answers come late (`rhythm`)
     rate     times 1 / sqrt(members) for each link that rests, of which each goes by its own part of the batch
-    end      differences in float32 up the tree, then Z in float32 down: the average, the same bits at every worker
+    end      x - a up the tree, then Z less what all began at down, in some six bits: the same at every worker
 
 Decisions:
 
@@ -58,7 +58,7 @@ from testbed.roles.attendance import BACK, CATCH_UP
 from testbed.roles.compute import Work
 from testbed.roles.node import Node
 from testbed.roles.traits import Orphaned
-from testbed.systems.protocols.accounts import Accounts, Member
+from testbed.systems.protocols.accounts import Accounts, Codes, Member
 from testbed.systems.protocols.base import Knob, Options, Task
 from testbed.systems.protocols.inbox import Inbox
 from testbed.systems.protocols.replica import Replica
@@ -86,6 +86,7 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     inner : what makes a worker's steps: the experiment's optimizer, or Muon, beside which that trains what is no matrix
     lag : part of the furthest step by which a worker may be behind
     end : whether the run ends with the average at every worker
+    end_error : `error` of the codes that it comes by
     """
 
     lan: Literal["auto", "together", "apart"] = "auto"
@@ -102,6 +103,7 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     inner: Literal["experiment", "muon"] = "experiment"
     lag: Fraction = 0.25
     end: bool = True
+    end_error: Annotated[float, msgspec.Meta(ge=0, le=0.25)] = 0.001
 
 
 @dataclass
@@ -131,27 +133,36 @@ class Concord(AveragingServers):
             if not (isinstance(self.inner, SGD) and self.inner.momentum):
                 raise InputError('concord: velocity = "averaged" needs an SGD with a momentum')
             layout = Layout.of([(f"{part} {it.name}", it.shape) for part in ("weights", "velocity") for it in layout])
-        code = Adaptive(layout, options.error) if options.error else Float32(layout)
-        floats = self.coder(Float32(layout))
+        code, last = _code(layout, options.error), _code(layout, options.end_error)
         self.wan_together, self.wan_rest = options.wan == "together", options.wan_rest
         self.carried, self.scaled = self.inner.carried, options.scaled
         self._feeds_back = options.coding == "feedback"
         self._gradient_work = self.task.gradient_work
         if self._feeds_back:
             self._gradient_work += self.task.passes(3)
-        self.accounts = Accounts(task, self.coder(code, "difference"), self.coder(code, "answer"), floats)
+        codes = Codes(
+            up=self.coder(code, "difference"),
+            down=self.coder(code, "answer"),
+            last=self.coder(last, "last"),
+            mean=self.coder(last, "mean"),
+            floats=self.coder(Float32(layout)),
+        )
+        self.accounts = Accounts(task, self._start(), codes)
+
+    def _start(self) -> torch.Tensor:
+        """What is averaged of a worker at first."""
+        initial = self.task.initial
+        return torch.cat([initial, torch.zeros_like(initial)]) if self.options.velocity == "averaged" else initial
 
     def initial_state(self, name: str) -> WorkerState | ServerState:
         initial, accounts = self.task.initial, self.accounts
-        averaged = self.options.velocity == "averaged"
-        x = torch.cat([initial, torch.zeros_like(initial)]) if averaged else initial
         if name not in self.task.roles.workers:
-            return self.server_state(name, x)
+            return self.server_state(name)
         together, server = self.options.lan == "together", self.task.roles.server_of(name) or ""
         rhythm = Rhythm(late=not together, until=0 if self.options.lan_rest == "auto" else self.options.lan_rest)
         return WorkerState(
             **vars(Replica.of(self.task, self.inner, shown=True)),
-            link=accounts.member(x),
+            link=accounts.member(),
             left=torch.zeros_like(initial) if self._feeds_back else initial.new_empty(0),
             rhythm=rhythm,
             period=int(together),
@@ -246,15 +257,21 @@ class Concord(AveragingServers):
         return message.kind
 
     def _take(self, state: WorkerState, message: Message) -> None:
-        change, size = self.change(state.link, message), state.weights.numel()
-        if self.options.merge == "overwrite" or message.kind == "mean":  # the mean is held to the last bit
+        size = state.weights.numel()
+        if message.kind == "mean":
+            x = self.accounts.take_mean(state.link, message)
+            state.weights.copy_(x[:size])
+            state.left.zero_()
+            if self.options.velocity == "averaged":
+                state.optimizer.velocity.copy_(x[size:])
+            return
+        change = self.change(state.link, message)
+        if self.options.merge == "overwrite":
             state.weights.copy_(state.link.told[:size])
         else:
             state.weights.add_(change[:size])
         if self.options.velocity == "averaged":
             state.optimizer.velocity.add_(change[size:])
-        if message.kind == "mean":
-            state.left.zero_()
 
     def period(self, state: ServerState) -> int:
         """The rule: 0 for apart, else the steps from one together round to the next."""
@@ -291,3 +308,7 @@ class Concord(AveragingServers):
             here = [copy.weights for name, copy in copies.items() if region_of(name) == region]
             models[f"full@{region}"] = torch.stack(here).mean(0)
         return models
+
+
+def _code(layout: Layout, error: float) -> Adaptive | Float32:
+    return Adaptive(layout, error) if error else Float32(layout)

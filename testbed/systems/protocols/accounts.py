@@ -24,6 +24,10 @@ server's last three lines leave as it was whatever p is.
 
 At any moment, with rounds under way, this is z + sum of share (x - a), less the s of rounds that have been counted.
 
+A run may end with the same vector at every member. Each sends what is left in a finer code; then z itself is told, as
+what it differs by from the vector that all began at, which all know, and what is decoded of that is z and every x from
+then on. What these two codes leave out is dropped, which is the only time that the kept sum changes.
+
 Messages are lost where a role dies. Rounds have numbers, a server remembers the last one that it counted, and who is
 back asks (`ask`, `reply`, `settle`): a round that was counted is taken out of x, another stays in it, and z itself
 comes back in float32.
@@ -76,6 +80,17 @@ class Books:
     credited: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Codes:
+    """Codecs of what members send and servers answer, of the last of both, and of what is told in full."""
+
+    up: Any
+    down: Any
+    last: Any
+    mean: Any
+    floats: Any
+
+
 class Accounts:
     """The lines of links, and what they are charged.
 
@@ -83,43 +98,42 @@ class Accounts:
 
     Parameters
     ----------
-    up, down, floats : code what members send, what servers answer, and what is told in full
+    start : what all x and z begin at
     """
 
-    def __init__(self, task: Task, up: Any, down: Any, floats: Any) -> None:
-        self.up, self.down, self.floats = up, down, floats
+    def __init__(self, task: Task, start: torch.Tensor, codes: Codes) -> None:
+        self.start, self.codes = start, codes
         self._task = task
-        self._vectors = up.layout.size / task.layout.size  # of the model's size, in one
+        self._vectors = start.numel() / task.layout.size  # of the model's size, in one
 
-    def member(self, x: torch.Tensor) -> Member:
-        """One that has been told x, and has sent nothing."""
-        return Member(x.clone(), torch.zeros_like(x))
+    def member(self) -> Member:
+        """One that has sent nothing."""
+        return Member(self.start.clone(), torch.zeros_like(self.start))
 
-    def books(self, x: torch.Tensor, members: int) -> Books:
-        """Of a server whose members all begin at x."""
-        told = x.repeat(members, 1)
+    def books(self, members: int) -> Books:
+        """Of a server with so many members."""
+        x, told = self.start, self.start.repeat(members, 1)
         return Books(x.clone(), told, torch.zeros_like(told), torch.zeros_like(x), [0] * members, [0] * members)
 
     # A round
 
     def send(self, member: Member, x: torch.Tensor, key: Key) -> Sequence:
         """Open a round with what x differs by from what was told."""
-        buffers: Sequence = self.up.encode(x - member.told, key)
-        return self._opened(member, buffers, self.up)
+        return self._open(self.codes.up, member, x, key)
 
-    def send_whole(self, member: Member, x: torch.Tensor) -> Sequence:
-        """The same in float32."""
-        buffers: Sequence = self.floats.encode(x - member.told)
-        return self._opened(member, buffers, self.floats)
+    def send_last(self, member: Member, x: torch.Tensor, key: Key) -> Sequence:
+        """The same in the finer code."""
+        return self._open(self.codes.last, member, x, key)
 
-    def _opened(self, member: Member, buffers: Sequence, codec: Any) -> Sequence:
+    def _open(self, codec: Any, member: Member, x: torch.Tensor, key: Key) -> Sequence:
+        buffers: Sequence = codec.encode(x - member.told, key)
         member.sent = codec.decode(buffers)
         member.number, member.waiting = member.number + 1, True
         return buffers
 
-    def count(self, books: Books, place: int, message: Message, whole: bool = False) -> None:
+    def count(self, books: Books, place: int, message: Message, last: bool = False) -> None:
         """Take a member's part into z."""
-        part = (self.floats if whole else self.up).decode(message.buffers)
+        part = (self.codes.last if last else self.codes.up).decode(message.buffers)
         for into in (books.total, books.parts):
             into.add_(part, alpha=1 / len(books.counted))
         books.counted[place] = int(message.numbers[1])
@@ -139,8 +153,8 @@ class Accounts:
         for same in sorted({books.same[place] for place in places}):
             alike = [place for place in places if books.same[place] == same]
             told = books.told[alike[0]]
-            buffers = self.down.encode(telling - told, replace(key, step=key.step + len(answers)))
-            self._note(books, alike, told + self.down.decode(buffers))
+            buffers = self.codes.down.encode(telling - told, replace(key, step=key.step + len(answers)))
+            self._note(books, alike, told + self.codes.down.decode(buffers))
             answers.append((alike, buffers))
         return answers
 
@@ -163,7 +177,7 @@ class Accounts:
 
     def take(self, member: Member, message: Message) -> torch.Tensor:
         """Close a round; returns what x is to be moved by."""
-        change: torch.Tensor = self.down.decode(message.buffers)
+        change: torch.Tensor = self.codes.down.decode(message.buffers)
         member.told.add_(change)
         return self._closed(member, change.sub_(member.sent))
 
@@ -172,17 +186,42 @@ class Accounts:
         member.waiting = member.asking
         return change
 
+    # The end
+
+    def close(self, books: Books, places: Sequence[int], key: Key) -> Sequence:
+        """Tell z as the mean; what that is decoded to is z afterwards."""
+        buffers: Sequence = self.codes.mean.encode(books.total - self.start, key)
+        self._become(books, places, self._mean_in(buffers))
+        return buffers
+
+    def pass_on(self, books: Books, places: Sequence[int], mean: Message) -> None:
+        """Tell what the server has been told, or has told others: the same bits at all."""
+        self._become(books, places, self._mean_in(mean.buffers))
+
+    def take_mean(self, member: Member, mean: Message) -> torch.Tensor:
+        """Close the last round; returns what x is from here on."""
+        member.told.copy_(self._mean_in(mean.buffers))
+        return self._closed(member, member.told)
+
+    def _mean_in(self, buffers: Sequence) -> torch.Tensor:
+        mean: torch.Tensor = self.start + self.codes.mean.decode(buffers)
+        return mean
+
+    def _become(self, books: Books, places: Sequence[int], mean: torch.Tensor) -> None:
+        books.total.copy_(mean)
+        self._note(books, places, mean)
+
     # Whole vectors
 
     def tell_whole(self, books: Books, places: Sequence[int]) -> Sequence:
         """z as it is; b is z afterwards."""
         self._note(books, places, books.total)
-        buffers: Sequence = self.floats.encode(books.total)
+        buffers: Sequence = self.codes.floats.encode(books.total)
         return buffers
 
     def take_whole(self, member: Member, message: Message, counted: bool = True) -> torch.Tensor:
         """What x is to be moved by where z has been told whole; `counted`: with the round under way in it."""
-        total: torch.Tensor = self.floats.decode(message.buffers)
+        total: torch.Tensor = self.codes.floats.decode(message.buffers)
         change = total - member.told
         if counted:
             change.sub_(member.sent)
@@ -220,20 +259,32 @@ class Accounts:
 
     def sending(self, buffers: Sequence) -> Work:
         """x, a and their difference; coded, and decoded for s."""
-        return self._coded(self.up, buffers) + self.passes(3)
+        return self._coded(self.codes.up, buffers) + self.passes(3)
 
-    def counting(self, message: Message) -> Work:
+    def sending_last(self, buffers: Sequence) -> Work:
+        """The same."""
+        return self._coded(self.codes.last, buffers) + self.passes(3)
+
+    def counting(self, message: Message, last: bool = False) -> Work:
         """Decoded and added to z, and to what has been since the last answer."""
-        return self._task.decoding(self.up, message) + self.passes(5)
+        return self._task.decoding(self.codes.last if last else self.codes.up, message) + self.passes(5)
 
     def answering(self, answers: Sequence[tuple[list[int], Sequence]]) -> Work:
         """Each: z, b and their difference; coded, and decoded for b, which is written for each member."""
-        coded = (self._coded(self.down, buffers) + self.passes(4 + len(alike)) for alike, buffers in answers)
+        coded = (self._coded(self.codes.down, buffers) + self.passes(4 + len(alike)) for alike, buffers in answers)
         return sum(coded, Work())
 
     def taking(self, message: Message) -> Work:
         """Decoded; s is read, a and x are read and written."""
-        return self._task.decoding(self.down, message) + self.passes(6)
+        return self._task.decoding(self.codes.down, message) + self.passes(6)
+
+    def closing(self, buffers: Sequence) -> Work:
+        """z, what all began at and their difference; coded; then as `passing_on`."""
+        return self._task.encoding(self.codes.mean)(buffers) + self.passes(3) + self.passing_on(Message("", 0, buffers))
+
+    def passing_on(self, mean: Message) -> Work:
+        """Decoded, added to what all began at, and written to z or x, and to what a link has been told."""
+        return self._task.decoding(self.codes.mean, mean) + self.passes(4)
 
     def _coded(self, codec: Any, buffers: Sequence) -> Work:
         charge: Callable[[Sequence], Work] = self._task.encoding(codec)

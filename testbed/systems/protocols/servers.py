@@ -6,8 +6,8 @@ late: it waits three times as long as a round takes by what members report, and 
 it is heard of (`Absent`); meanwhile that one has credit (`accounts`). Whether members go on while they wait is their
 affair. The next round of a link begins some steps after the answer (`rhythm`).
 
-A run may end with the average at every worker: all send what they have not told yet in float32, up to the global
-server, whose z is then the mean of all x and comes down in float32 ("mean").
+A run may end with the average at every worker: all send what they have not told yet ("last"), up to the global server,
+whose z is then the mean of all x and comes down, the same bytes to all ("mean").
 """
 
 from __future__ import annotations
@@ -140,12 +140,12 @@ class AveragingServers(System):
     def returns(self, name: str) -> bool:
         return kind_of(name) in self.returning
 
-    def server_state(self, name: str, x: torch.Tensor) -> ServerState:
-        """The state that a server starts from, with x for all."""
+    def server_state(self, name: str) -> ServerState:
+        """The state that a server starts from."""
         members = len(self.task.roles.clients_of(name))
         reports = [[*Report()] for _ in range(members)]
         rhythm = self.server_rhythm(name)
-        return ServerState(self.accounts.books(x, members), self.accounts.member(x), reports, rhythm)
+        return ServerState(self.accounts.books(members), self.accounts.member(), reports, rhythm)
 
     def server_rhythm(self, name: str) -> Rhythm:
         """What a server's link starts from."""
@@ -195,10 +195,10 @@ class AveragingServers(System):
             work, step = self.accounts.passes(3), state.furthest
             await node.send(peer, await node.compute(work, self.accounts.reply, state.books, place, message, step))
             return
-        whole = message.kind == "last"
-        work = self.accounts.passes(4) if whole else self.accounts.counting(message)
-        await node.compute(work, self.accounts.count, state.books, place, message, whole)
-        if whole:
+        last = message.kind == "last"
+        work = self.accounts.counting(message, last)
+        await node.compute(work, self.accounts.count, state.books, place, message, last)
+        if last:
             desk.last.add(peer)
             return
         state.reports[place] = list(message.numbers[2:])
@@ -287,15 +287,17 @@ class AveragingServers(System):
 
     def _take_above(self, state: ServerState, message: Message) -> None:
         """z is the x of the link above."""
-        state.books.total.add_(self.change(state.link, message))
         if message.kind == "mean":
-            state.books.total.copy_(state.link.told)
+            state.books.total.copy_(self.accounts.take_mean(state.link, message))
+        else:
+            state.books.total.add_(self.change(state.link, message))
 
     # The end
 
     async def send_last(self, node: Node, link: Member, x: torch.Tensor, step: int) -> None:
         """Send what the server has not been told yet."""
-        buffers = await node.compute(self.accounts.passes(4), self.accounts.send_whole, link, x)
+        key = Key(self.task.seed, self.task.roles.stream_of(node.name), step)
+        buffers = await node.compute(self.accounts.sending_last, self.accounts.send_last, link, x, key)
         await node.send(node.server, Message("last", step, buffers, (float(step), float(link.number))))
 
     async def _end(self, node: Node, state: ServerState, desk: Desk) -> None:
@@ -309,12 +311,15 @@ class AveragingServers(System):
                 await self.send_last(node, state.link, state.books.total, state.furthest)
             return
         places = [desk.members.index(peer) for peer in desk.members if peer in desk.last]
-        buffers = await node.compute(self.accounts.passes(2), self.accounts.tell_whole, state.books, places)
-        desk.mean = Message("mean", state.furthest, buffers, (float(state.furthest),))
+        if desk.mean is None:
+            key = Key(self.task.seed, self.task.roles.stream_of(node.name), state.told)
+            buffers = await node.compute(self.accounts.closing, self.accounts.close, state.books, places, key)
+            desk.mean = Message("mean", state.furthest, buffers, (float(state.furthest),))
+        else:
+            work = self.accounts.passing_on(desk.mean)
+            await node.compute(work, self.accounts.pass_on, state.books, places, desk.mean)
         told, desk.last = desk.last, set()
-        for peer in desk.members:
-            if peer in told:
-                await node.send(peer, desk.mean)
+        await node.broadcast([peer for peer in desk.members if peer in told], desk.mean)
 
     # Of workers and servers alike
 
@@ -323,14 +328,18 @@ class AveragingServers(System):
         match message.kind:
             case "answer":
                 return self.accounts.take(link, message)
-            case "mean":
-                return self.accounts.take_whole(link, message)
             case _:
                 return self.accounts.settle(link, message)
 
     def taking(self, message: Message) -> Work:
         """What that is charged."""
-        return self.accounts.taking(message) if message.kind == "answer" else self.accounts.passes(6)
+        match message.kind:
+            case "answer":
+                return self.accounts.taking(message)
+            case "mean":
+                return self.accounts.passing_on(message)
+            case _:
+                return self.accounts.passes(6)
 
     # Who was dead
 
