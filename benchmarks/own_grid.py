@@ -15,8 +15,8 @@ Four stages, each of which goes on where it was stopped:
 4. Ours and the best other of the file's own cell are played for as many steps each, for the final metric.
 
 Two maps: when the model that a system reports is at the target, and when every worker holds one that is. Of ours that
-is the end of a run besides, played once in each cell with as many steps as the target took (`closing`); of what averages every so many steps its next
-averaging; all others hold it at once.
+is the end of a run besides, played once in each cell with as many steps as the target took (`closing`); of what
+averages every so many steps its next averaging; all others hold it at once.
 
 Writes grid.csv, systems.csv, finals.csv, grid.md and grid.png each time that a workload is done: in each cell our
 speedup over the best other system, the geometric mean over the seeds with its 95 % interval; which one that is; and the

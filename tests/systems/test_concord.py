@@ -109,7 +109,7 @@ def run(
     kind: Kind = "tree",
     stops: Sequence[int] = (9,),
 ) -> Played:
-    """Play it and hold the sum against what steps made, at each boundary; but the end drops what its code leaves out."""
+    """Play it and hold the sum against what steps made, at each boundary; the end may drop what its code leaves out."""
     task, options = task_of(kind), {"end_error": 0.0, **options}
     steps = Steps(patch, len(task.roles.workers))
     boundaries: list[torch.Tensor] = []
@@ -349,7 +349,7 @@ def test_who_has_been_told_the_same_is_told_the_same_again() -> None:
     """One code for all while all are in, one for each group once somebody was missing; z comes to all of them."""
     task = task_of()
     accounts = Concord(task, ConcordOptions(error=0.01)).accounts
-    x, key = task.initial, Key(0, 0, 0)
+    key = Key(0, 0, 0)
     books, members = accounts.books(3), [accounts.member() for _ in range(3)]
 
     def round_of(places: Sequence[int]) -> list[list[int]]:
