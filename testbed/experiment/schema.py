@@ -133,7 +133,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Or it is `value` of the test's `metric`, whichever the data set has, e.g. "bits_per_character". All three are of the
     model that is reported: `model`, by default the quantized where a system has one, else the full-precision one. The
     loss is that of a fixed sample of the training data. Tests within `window` steps are averaged, and their mean stands
-    for the middle of them.
+    for the middle of them. Where a generated stand-in takes the place of the data, the training loss is to come to
+    `stand_in_loss` instead.
     """
 
     loss: Positive | None = None
@@ -143,6 +144,14 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)] | msgspec.UnsetType = msgspec.UNSET
 
     model: Literal["full", "quantized", "ema"] | msgspec.UnsetType = msgspec.UNSET
+    stand_in_loss: Positive | msgspec.UnsetType = msgspec.UNSET
+
+    def on(self, real: bool) -> Target:
+        """What is to be reached on the data set, or on its stand-in."""
+        if self.stand_in_loss is msgspec.UNSET:
+            return self
+        of_data = msgspec.structs.replace(self, stand_in_loss=msgspec.UNSET)
+        return of_data if real else Target(self.stand_in_loss, window=self.window, model=self.model)
 
     def __post_init__(self) -> None:
         if (self.metric is msgspec.UNSET) != (self.value is msgspec.UNSET):
@@ -295,6 +304,10 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
         if self.compute.device != AUTO:
             return self
         return msgspec.structs.replace(self, compute=msgspec.structs.replace(self.compute, device=device))
+
+    def on_data(self, real: bool) -> Experiment:
+        """The experiment with the target that stands for its data set, or for the stand-in."""
+        return msgspec.structs.replace(self, target=self.target.on(real))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` takes back."""

@@ -68,6 +68,7 @@ def prepare(experiment: Experiment, request: Request) -> Path:
     experiment = experiment.on(kind.device)
     assembly = Assembly(experiment, request.device)
     workload, dataset = assembly.sized, assembly.sized.dataset
+    experiment = experiment.on_data(dataset.real)
     if experiment.compute.timing_only:
         assembly.require_sizes()
     began = datetime.now().astimezone()

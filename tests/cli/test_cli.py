@@ -88,13 +88,15 @@ def test_a_run_from_file_to_report(small_data: None, command: Output, file: Path
 @pytest.mark.slow
 def test_options_end_up_in_the_record(small_data: None, command: Output, file: Path, tmp_path: Path) -> None:
     options = ["--systems", "terngrad baseline", "--seeds", "3,4", "--set", "training.steps=2", "--fabric", "virtual"]
-    code, _, _ = command("run", file, "--out", tmp_path / "results", *options)
+    targets = ["--set", "target.loss=1.2", "--set", "target.stand_in_loss=2.2"]
+    code, _, _ = command("run", file, "--out", tmp_path / "results", *options, *targets)
     assert code == 0
     [folder] = (tmp_path / "results" / "mine").iterdir()
     facts = read_info(folder, RunInfo)
     assert (facts.systems, facts.seeds, facts.fabric) == (["terngrad", "baseline"], [3, 4], "virtual")
     assert facts.experiment["training"]["steps"] == 2
     assert facts.data.stand_in
+    assert facts.experiment["target"] == {"loss": 2.2, "accuracy": None, "window": 10}
     assert facts.compute == "m60"
     assert sorted(str(path.relative_to(folder).parent) for path in folder.glob("*/*/model.npz")) == [
         "baseline/seed-3",

@@ -13,6 +13,7 @@ from small_runs import PLAIN, plain, toml
 from testbed.cli import main
 from testbed.errors import InputError
 from testbed.experiment import load as experiment_file
+from testbed.experiment.schema import Target
 from testbed.systems import SYSTEMS
 from testbed.systems.terngrad import TernGradOptions
 from testbed.wan import profile as profiles
@@ -321,3 +322,11 @@ def test_a_scale_changes_the_options_of_the_files_own_model(tmp_path: Path) -> N
 def test_errors_of_a_library_call_name_their_source() -> None:
     with pytest.raises(InputError, match=r"^run\.json: training\.steps is 0: "):
         experiment_file.from_dict(plain(training={"steps": 0}), "run.json")
+
+
+def test_the_target_is_that_of_the_data_or_of_the_stand_in() -> None:
+    both = Target(accuracy=0.7, window=20, model="ema", stand_in_loss=2.2)
+    assert both.on(real=True) == Target(accuracy=0.7, window=20, model="ema")
+    assert both.on(real=False) == Target(loss=2.2, window=20, model="ema")
+    for real in (True, False):
+        assert Target(loss=1.9).on(real) == Target(loss=1.9)
