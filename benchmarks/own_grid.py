@@ -12,7 +12,8 @@ Four stages, each of which goes on where it was stopped:
    that go by the network (`OVERLAPS`) the steps depend on it, and they are played in every cell.
 3. In every cell all others are timed (`--timing-only`, with the sizes that stage 2 recorded): their time to the target
    is when the steps of stage 2 are done here.
-4. Ours and the best other of the file's own cell are played for as many steps each, for the final metric.
+4. Ours and the best other of the file's own cell are played for as many steps each, for the final metric; and ours for
+   as many as it makes in the other's time.
 
 Two maps: when the model that a system reports is at the target, and when every worker holds one that is. Of ours that
 is the end of a run besides, played once in each cell with as many steps as the target took (`closing`); of what
@@ -313,26 +314,39 @@ def ratio(paired: pd.Series) -> tuple[float, float, float]:
 
 
 def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
-    """Ours and the best other of the file's own cell after as many steps, seed by seed."""
+    """Ours and the best other of the file's own cell after as many steps and in as much time, seed by seed."""
     experiment = tuned(plan, workload)
     known = load(experiment)[0].experiment
     own = cells[(cells["workload"] == workload) & (cells["map"] == REPORTED)]
     own = own[(own["profile"] == known.topology.profile) & (own["device"] == known.compute.device)]
-    names = [OURS, *(name for name in own["best_other"] if name)]
-    run = played(
-        plan,
-        plan.records / workload / "finals",
-        experiment,
-        "--systems",
-        ",".join(names),
-        "--seeds",
-        ",".join(plan.seeds),
-        *length(WORKLOADS[workload]),
-    )
+    others = [name for name in own["best_other"] if name]
+
+    def play(folder: str, systems: Sequence[str], steps: int) -> testbed.Run:
+        chosen = ["--systems", ",".join(systems), "--seeds", ",".join(plan.seeds)]
+        return played(plan, plan.records / workload / folder, experiment, *chosen, *length(steps))
+
+    steps = WORKLOADS[workload]
+    both = play("finals", [OURS, *others], steps)
+    rows = [_ends(both).assign(alike="steps")]
+    if others:
+        longer = play("finals-longer", [OURS], in_as_much_time(both, steps))
+        of_others = _ends(both).query("system != @OURS")
+        rows.append(pd.concat([_ends(longer), of_others]).assign(alike="time"))
+    return pd.concat(rows, ignore_index=True).assign(workload=workload)
+
+
+def _ends(run: testbed.Run) -> pd.DataFrame:
+    """A row for each system and seed, of the model that every worker holds in the end: when, and how good it is."""
     metric = "final_accuracy" if "final_metric" not in run.summary else "final_metric"
-    return run.summary.assign(workload=workload, metric=run.summary[metric])[
-        ["workload", "system", "seed", "steps", "final_loss", "metric"]
-    ]
+    held_s = [float(result.tests["time_s"].max()) for result in run.results]
+    found = run.summary.assign(metric=run.summary[metric], held_s=held_s)
+    return found[["system", "seed", "steps", "held_s", "final_loss", "metric"]]
+
+
+def in_as_much_time(run: testbed.Run, steps: int) -> int:
+    """The steps that ours makes while the other makes so many, the end with them."""
+    held_s = _ends(run).groupby("system")["held_s"].mean()
+    return int(steps * held_s.drop(OURS).iloc[0] / held_s[OURS])
 
 
 def markdown(frame: pd.DataFrame) -> str:
@@ -364,12 +378,18 @@ def label(system: str) -> str:
 
 
 def of_finals(frame: pd.DataFrame) -> str:
-    """A sentence for each workload."""
+    """A sentence for each workload, and for as many steps and as much time."""
     said = []
-    for workload, here in frame.groupby("workload", sort=False):
+    for (workload, alike), here in frame.groupby(["workload", "alike"], sort=False):
         by_seed = here.pivot(index="seed", columns="system", values="metric")
-        means = ", ".join(f"{label(name)} {by_seed[name].mean():.4g}" for name in by_seed)
-        line = f"- {workload}, after {here['steps'].max()} steps on the file's own network: {means}"
+        ended = here.groupby("system")[["steps", "held_s"]].mean()
+        means = ", ".join(
+            f"{label(name)} {by_seed[name].mean():.4g} ({row['steps']:.0f} steps, {duration(row['held_s'])})"
+            for name, row in ended.iterrows()
+        )
+        line = (
+            f"- {workload}, as {'many steps' if alike == 'steps' else 'much time'} on the file's own network: {means}"
+        )
         if len(others := [name for name in by_seed if name != OURS]) == 1:
             apart = (by_seed[OURS] - by_seed[others[0]]).to_numpy()
             wide = half_width(apart) if len(apart) > 1 else nan

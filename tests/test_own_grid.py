@@ -64,7 +64,7 @@ def test_what_is_known_is_written_after_each_workload(tmp_path: Path, monkeypatc
         ends = [
             {"system": name, "seed": seed, "steps": 9, "metric": 0.5} for name in ("concord", "bgt") for seed in (0, 1)
         ]
-        return pd.DataFrame(ends).assign(workload=workload, final_loss=1.0)
+        return pd.DataFrame(ends).assign(workload=workload, final_loss=1.0, alike="steps", held_s=3.0)
 
     scope = GRID["main"].__globals__
     monkeypatch.setitem(scope, "measured", measured)
@@ -73,7 +73,7 @@ def test_what_is_known_is_written_after_each_workload(tmp_path: Path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         GRID["main"]()
     assert pd.read_csv(tmp_path / "grid.csv")["speedup"].tolist() == [2.0, 2.0]
-    assert "own, after 9 steps" in (tmp_path / "grid.md").read_text()
+    assert "own, as many steps" in (tmp_path / "grid.md").read_text()
 
 
 def test_where_nobody_arrives_nothing_is_said(cells: pd.DataFrame, tmp_path: Path) -> None:
@@ -103,12 +103,15 @@ def test_who_averages_now_and_then_is_played_at_longer_periods_as_well(tmp_path:
 
 def test_final_metrics_are_compared_seed_by_seed() -> None:
     records = [
-        {"workload": "own", "system": system, "seed": seed, "steps": 400, "metric": metric + seed / 10}
+        {"workload": "own", "alike": alike, "system": system, "seed": seed, "metric": metric + seed / 10}
+        | {"steps": steps, "held_s": 24.0}
+        for alike, steps in (("steps", 400), ("time", 540))
         for system, metric in (("concord", 0.52), ("weightgrad", 0.5))
         for seed in range(3)
     ]
-    said = GRID["of_finals"](pd.DataFrame(records))
-    assert "after 400 steps" in said and "+0.02 ± " in said
+    by_steps, by_time = GRID["of_finals"](pd.DataFrame(records)).splitlines()
+    assert "own, as many steps" in by_steps and "(400 steps, 24.0 s)" in by_steps and "+0.02 ± " in by_steps
+    assert "own, as much time" in by_time and "(540 steps, 24.0 s)" in by_time
 
 
 def test_a_network_and_a_device_are_settings_of_the_experiment() -> None:
