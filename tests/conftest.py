@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import signal
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -28,6 +31,19 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays, and the garbage collector need not look through all of torch again and again."""
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def packages_are_looked_for_once() -> Iterator[None]:
+    """Each experiment that is read asks for plug-ins among all packages; no test installs one into its own process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metadata, "entry_points", functools.cache(metadata.entry_points))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -113,6 +113,10 @@ class _Elsewhere(TorchDispatchMode):
         super().__init__()
         self.counts = Counts()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here: torch need not import what would see to it
+
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         return _run(function, arguments, options or {})
 

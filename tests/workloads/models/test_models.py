@@ -53,7 +53,7 @@ MULTIPLY_ADDS = {  # of one image's forward pass; millions
 }
 DEEP = ("googlenet", "resnet-50", "resnet-152")
 EACH = [pytest.param(name, marks=pytest.mark.slow) if name in DEEP else name for name in PARAMETERS]
-LIGHT = ("tiny", "fc", "lenet", "cifarnet", "vgg-a-32", "nin-32")
+LIGHT = ("tiny", "fc", "lenet", "cifarnet", "nin-32")
 
 
 def classes(name: str) -> int:
@@ -90,8 +90,9 @@ def test_parameter_count_and_scores(name: str) -> None:
 
 @pytest.mark.parametrize("name", EACH)
 def test_forward_flops(name: str) -> None:
-    images = torch.empty(1, *Model(name=name).input)
-    assert forward_flops(built(name), images) / 2e6 == pytest.approx(MULTIPLY_ADDS[name], rel=5e-4)
+    with torch.device("meta"):
+        found = forward_flops(built(name), torch.empty(1, *Model(name=name).input))
+    assert found / 2e6 == pytest.approx(MULTIPLY_ADDS[name], rel=5e-4)
 
 
 def test_cifarnet_layers() -> None:
@@ -106,14 +107,14 @@ def test_cifarnet_layers() -> None:
     assert [layer.name for layer in found if layer.last] == ["softmax.weight", "softmax.bias"]
 
 
-@pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.parametrize("name", [*LIGHT, pytest.param("vgg-a-32", marks=pytest.mark.slow)])
 def test_a_model_starts_undecided_and_every_parameter_has_a_gradient(name: str) -> None:
     check_gradient(name)
 
 
 @pytest.mark.full
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in PARAMETERS if name not in LIGHT])
+@pytest.mark.parametrize("name", [name for name in PARAMETERS if name not in (*LIGHT, "vgg-a-32")])
 def test_a_large_model_too(name: str) -> None:
     check_gradient(name)
 
