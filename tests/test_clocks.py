@@ -13,6 +13,8 @@ from small_runs import experiment, start
 import testbed
 from testbed.record import lines
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(testbed.__file__).parent
 NAMES = ("time.time", "time.time_ns", "time.localtime", "time.ctime", "datetime.now", "datetime.today")
 # What something is called, and when it was begun, for people to read.

@@ -207,6 +207,7 @@ def test_the_codecs_page_names_modules_that_exist() -> None:
     assert rows and all(find_spec(f"testbed.codecs.{name}") for row in rows for name in re.findall(r"[\w.]+", row))
 
 
+@pytest.mark.slow
 def test_the_papers_page_lists_every_experiment_and_each_can_be_read() -> None:
     page = (ROOT / "docs" / "papers.md").read_text()
     rows = re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from small_runs import PLAIN, toml
+from small_runs import PLAIN, each_system, toml
 
 from testbed.errors import TestbedError
 from testbed.experiment.load import load, read_faults
@@ -235,7 +235,10 @@ def _short(data: bytes, pick: random.Random) -> bytes:
     return data[: pick.randrange(len(data) + 1)]
 
 
-@pytest.mark.parametrize("kind", CASES)
+QUICK = ("experiment", "faults", "profile", "trace", "iperf3", "starts", "series", "checkpoint", "message")
+
+
+@pytest.mark.parametrize("kind", each_system(CASES, *QUICK))
 def test_it_is_read_or_refused_in_one_line(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES[kind](tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -59,6 +59,7 @@ def test_tables_are_those_of_the_points() -> None:
     assert (kept / "isgq-figures.md").read_text() == FIGURES["markdown"](frame)
 
 
+@pytest.mark.slow
 def test_a_figure_is_drawn_of_points_without_a_spread(tmp_path: Path) -> None:
     found = {("1", "baseline", step): [step / 100] for step in range(20, 120, 20)}
     found |= {(figure, "G", 2): [0.5] for figure in ("2a", "2b", "2c", "3", "bits")} | {("4", "isgq-mse-2", 1): [0.9]}

@@ -51,6 +51,7 @@ def test_where_every_worker_is_to_hold_the_model_another_system_may_be_the_best(
     assert cell["speedup"] == pytest.approx(sqrt(5 / 3 * 6 / 2))
 
 
+@pytest.mark.slow
 def test_what_is_known_is_written_after_each_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one takes hours, and may be stopped."""
     found = rows("m60", "concord", 1.0, 1.0) + rows("m60", "bgt", 2.0, 2.0)
@@ -76,6 +77,7 @@ def test_what_is_known_is_written_after_each_workload(tmp_path: Path, monkeypatc
     assert "own, as many steps" in (tmp_path / "grid.md").read_text()
 
 
+@pytest.mark.slow
 def test_where_nobody_arrives_nothing_is_said(cells: pd.DataFrame, tmp_path: Path) -> None:
     assert cells.iloc[2]["best_other"] == "" and cells.iloc[2][["speedup", "ours_s", "other_s"]].isna().all()
     said = [line for line in GRID["markdown"](cells).splitlines() if "h100" in line]

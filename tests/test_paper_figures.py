@@ -26,6 +26,7 @@ def test_a_gaussian_is_clipped_as_calculated() -> None:
     assert 0.010 < expected["shorter"] < 0.015 and 2 < expected["turned_degrees"] < 3
 
 
+@pytest.mark.slow
 def test_histograms_are_of_what_the_codec_makes(small_data: None) -> None:
     steps = 3
     task = HISTOGRAMS["experiment_of"](steps).task(0)
@@ -41,6 +42,7 @@ def test_histograms_are_of_what_the_codec_makes(small_data: None) -> None:
         assert set(np.unique(mean)) <= {np.float32(count * levels[2] / 2) for count in range(-2, 3)}
 
 
+@pytest.mark.slow
 def test_gradients_go_on_from_averaged_trits(small_data: None) -> None:
     """What is looked at does not change what is trained."""
     task = HISTOGRAMS["experiment_of"](3).task(0)

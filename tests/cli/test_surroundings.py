@@ -42,6 +42,7 @@ def test_a_full_output_is_named(tmp_path: Path) -> None:
             assert (done.returncode, said) == (1, "testbed: error: standard output: No space left on device\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nobody", ["2>/dev/full", "2>&-"])
 def test_nobody_to_tell_is_no_reason_to_crash(tmp_path: Path, nobody: str) -> None:
     line = f"exec {sys.executable} -P -m testbed profile check nothing {nobody}"
@@ -49,6 +50,7 @@ def test_nobody_to_tell_is_no_reason_to_crash(tmp_path: Path, nobody: str) -> No
     assert done.returncode == 2
 
 
+@pytest.mark.slow
 def test_what_the_terminal_cannot_show_appears_in_escapes(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "topologies", tmp_path / "topologies")
     header = tmp_path / "topologies" / "profiles" / "weightgrad-ec2.toml"
@@ -58,7 +60,7 @@ def test_what_the_terminal_cannot_show_appears_in_escapes(tmp_path: Path) -> Non
     assert b"\\u2603 " in done.stdout
 
 
-@pytest.mark.parametrize("name", [b"\xff.toml", b"a\xc3.toml"])
+@pytest.mark.parametrize("name", [b"\xff.toml", pytest.param(b"a\xc3.toml", marks=pytest.mark.slow)])
 def test_a_name_that_is_no_text_is_refused(tmp_path: Path, name: bytes) -> None:
     done = run(["run", name, "--out", "out"], tmp_path)
     assert done.returncode == 2

@@ -107,14 +107,16 @@ HEAVY = ("torch", "ray", "numba", "pandas", "matplotlib")
 @pytest.mark.parametrize(
     "line",
     [
-        "runn",
+        pytest.param("runn", marks=pytest.mark.slow),
         "run cifarnt",
-        "run mine.toml --set training.step=5",
-        "run mine.toml --set topology.regions=us-west-1 --sweep training.step=4,5",
-        "plan cifarnt",
-        "plot nowhere",
-        "run --resume nowhere",
-        "compare results/mine/ru",
+        pytest.param("run mine.toml --set training.step=5", marks=pytest.mark.slow),
+        pytest.param(
+            "run mine.toml --set topology.regions=us-west-1 --sweep training.step=4,5", marks=pytest.mark.slow
+        ),
+        pytest.param("plan cifarnt", marks=pytest.mark.slow),
+        pytest.param("plot nowhere", marks=pytest.mark.slow),
+        pytest.param("run --resume nowhere", marks=pytest.mark.slow),
+        pytest.param("compare results/mine/ru", marks=pytest.mark.slow),
     ],
 )
 def test_a_typo_waits_for_no_library(folder: Path, line: str) -> None:

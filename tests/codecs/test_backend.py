@@ -165,7 +165,7 @@ def test_messages_are_the_same_to_the_byte(place: Place, name: str, size: int, s
 
 @on_devices
 @pytest.mark.parametrize("name", SCALED)
-@pytest.mark.parametrize("size", [1, 5121, 16_500])
+@pytest.mark.parametrize("size", [5121, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 16_500))])
 def test_messages_of_exact_sums_are_the_same_to_the_byte(place: Place, name: str, size: int) -> None:
     codec, key = SCALED[name](layout_of(size)), Key(1, 2, 3)
     values = vector(codec.layout.size, size).mul(16).round().div(16)
@@ -173,8 +173,8 @@ def test_messages_of_exact_sums_are_the_same_to_the_byte(place: Place, name: str
 
 
 @on_devices
-@pytest.mark.parametrize("clip", [None, 0.5, 2.5])
-@pytest.mark.parametrize("layerwise", [True, False])
+@pytest.mark.parametrize("clip", [2.5, *(pytest.param(clip, marks=pytest.mark.slow) for clip in (None, 0.5))])
+@pytest.mark.parametrize("layerwise", [True, pytest.param(False, marks=pytest.mark.slow)])
 @settings(max_examples=4, deadline=None)
 @given(size=st.sampled_from(SIZES), seed=seeds, spread=spreads, share=st.sampled_from([1.0, 1.5, 1e6]))
 def test_ternary_on_given_scales_is_the_same_to_the_byte(
@@ -189,6 +189,7 @@ def test_ternary_on_given_scales_is_the_same_to_the_byte(
     assert as_bytes(found) == as_bytes(codec.encode(values, key, scales, limits))
 
 
+@pytest.mark.slow
 @on_devices
 def test_the_kernels_chunks_leave_no_trace(place: Place) -> None:
     layout = Layout.of([("a.weight", (CHUNK + 5125,)), ("b.weight", (1,))])
@@ -248,6 +249,7 @@ def test_the_residual_is_what_the_message_leaves(place: Place, name: str, size: 
         assert torch.equal(left, left_here)
 
 
+@pytest.mark.slow
 @on_devices
 def test_importance_weighs_alike(place: Place, cifarnet: Layout, gradient: torch.Tensor) -> None:
     codec, importance = ThresholdTernary(cifarnet), gradient.flip(0).abs()
@@ -267,7 +269,7 @@ def test_importance_weighs_alike(place: Place, cifarnet: Layout, gradient: torch
 
 
 @on_devices
-@pytest.mark.parametrize("workers", [1, 3, 200])
+@pytest.mark.parametrize("workers", [1, 3, pytest.param(200, marks=pytest.mark.slow)])
 @settings(max_examples=4, deadline=None)
 @given(size=st.sampled_from(SIZES), seed=seeds, spread=spreads)
 def test_the_mean_of_a_sum_is_the_same(place: Place, workers: int, size: int, seed: int, spread: float) -> None:
@@ -302,7 +304,7 @@ def test_messages_add_up_there(place: Place) -> None:
 
 @on_devices
 @pytest.mark.parametrize("name", REMEMBERING)
-@pytest.mark.parametrize("size", [0, 1000, 5121])
+@pytest.mark.parametrize("size", [1000, *(pytest.param(size, marks=pytest.mark.slow) for size in (0, 5121))])
 def test_a_sender_remembers_where_its_vectors_are(place: Place, name: str, size: int) -> None:
     """From its first message there on; a message with scales that are sums is equal to their 1e-6."""
     codec = REMEMBERING[name](layout_of(size))
@@ -334,10 +336,13 @@ def test_a_refused_vector_is_not_remembered(place: Place, name: str) -> None:
 
 
 INFINITE = [float("inf"), -float("inf")]
+SLOW = ("block", "block-unclipped", "qsgd-finest", "qsgd-finest-elias")
 
 
 @on_devices
-@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CODECS]
+)
 @pytest.mark.parametrize("value", [float("nan"), *(pytest.param(inf, marks=pytest.mark.slow) for inf in INFINITE)])
 def test_nan_and_infinity_are_refused_by_the_layers_name(place: Place, name: str, value: float) -> None:
     codec = CODECS[name](layout_of(5200))

@@ -146,9 +146,27 @@ def fuzz(name: str, count: int) -> None:
 
 
 NAMES = [*CODECS, *SUMS]
+VARIANTS = {
+    "block threshold ternary",
+    "entropy-coded uniform",
+    "entropy-coded QSGD",
+    "entropy-coded sum of many",
+    "uniform, 1 bit",
+    "uniform, random",
+    "uniform, last in float32",
+    "QSGD, buckets",
+    "top-k, float16",
+    "top-k, signs",
+    "chunked top-k, exact",
+    "statistical, rows",
+    "BGT",
+    "QGT",
+}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in VARIANTS else name for name in NAMES]
+)
 def test_no_bytes_do_harm(name: str) -> None:
     codec, message = coded(name)
     codec.decode(message)

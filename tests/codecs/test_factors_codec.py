@@ -43,6 +43,9 @@ CODECS: dict[str, Callable[[Layout, int], FactorCodec]] = {
 on_devices = pytest.mark.parametrize("place", PLACES)
 Place = Callable[[], AbstractContextManager[torch.device]]
 every_codec = pytest.mark.parametrize("make", CODECS.values(), ids=CODECS.keys())
+MUTATED = [
+    pytest.param(make, marks=() if name == "fine" else pytest.mark.slow, id=name) for name, make in CODECS.items()
+]
 
 
 def one_layer(inputs: int, outputs: int, bias: bool = False) -> Layout:
@@ -354,7 +357,7 @@ def test_a_model_without_linear_layers_has_an_empty_message(make: Callable[[Layo
     assert quantized(codec, []) == []
 
 
-@every_codec
+@pytest.mark.parametrize("make", MUTATED)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_mutated_messages_are_refused_or_decode_to_finite_factors(

@@ -33,6 +33,7 @@ def digits(buffers: Buffers) -> np.ndarray:
     return np.concatenate([decoded[layer.slice].sign().to(torch.int64) for layer in CODEC.ternary])
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from([1, 2, 3, 4, 8, 40, 127, 128, 140]), st.integers(0, 100))
 def test_a_sum_is_the_sum_of_the_decoded_messages(workers: int, seed: int) -> None:

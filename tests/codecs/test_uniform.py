@@ -106,7 +106,7 @@ def test_the_error_is_the_theorys(rounding: Rounding, part: int, bits: int) -> N
     assert error == pytest.approx((2**bits - 1) ** -2 / part, rel=0.01)
 
 
-@pytest.mark.parametrize("bits", [2, 5])
+@pytest.mark.parametrize("bits", [2, pytest.param(5, marks=pytest.mark.slow)])
 def test_rounding_at_random_is_unbiased(bits: int) -> None:
     size, draws = 3000, 1000
     x, codec, total = normal(size), one_layer(size, bits, "random"), np.zeros(size)

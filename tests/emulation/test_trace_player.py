@@ -44,6 +44,7 @@ def test_the_rates_in_force_are_set_at_once_and_the_rest_in_order():
     assert [event.time_s - event.late_s for event in applied] == pytest.approx([0.2, 0.3, 0.4])
 
 
+@pytest.mark.slow
 def test_a_slow_change_does_not_shift_those_after_it():
     player = TracePlayer(Schedule(TRACE), lambda change: sleep(0.05), 0.0, 0.0, monotonic(), 2.0, never)
     sleep(1.2)

@@ -158,6 +158,7 @@ def test_a_share_of_the_roles_is_slow_and_always_the_same():
     assert len(chosen) == 3 and list(chosen) == list(fault.on_roles(roles))
 
 
+@pytest.mark.slow
 def test_jitter_is_drawn_anew_for_each_direction_and_the_same_for_who_comes_later():
     it = schedule("jitter a=b ms=10 hold_s=0.25 seed=4 at 1s for 1000s")
     changes = [each for each in it.after(-1.0) if isinstance(each, Change)]
@@ -177,6 +178,7 @@ def test_one_that_is_over_before_it_is_ever_drawn_anew_comes_again_and_again():
     assert [each.time_s for each in islice(it.after(0.0), 12) if isinstance(each, Turn)] == [14, 15, 35, 36]
 
 
+@pytest.mark.slow
 def test_stragglers_come_and_go_when_their_factor_has_a_spread():
     it = schedule("slow a factor=2 spread=0.5 hold_s=1 seed=3 at 0s")
     times = {}

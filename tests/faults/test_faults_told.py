@@ -15,6 +15,7 @@ from testbed.report.numbers.summary import read
 SYSTEMS = {"baseline": {}, "allreduce": {}}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_over_before_a_fault_says_so(small_data: None, tmp_path: Path) -> None:
     faults = ["slow */w0 factor=2 at 0s for 1s", "partition us-west-1 at 1h for 1s"]
     run, frame = read(start(experiment(systems={"baseline": {}}, faults=faults), tmp_path))

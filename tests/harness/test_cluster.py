@@ -380,9 +380,9 @@ def test_emulated_plays_go_one_to_a_node(folder: Path, ray: Any) -> None:
     [
         (["--fabric", "cluster"], "the cluster fabric plays on the nodes of a Ray cluster; say which with --ray"),
         (["--fabric", "cluster", "--ray", "auto", "--storage", "."], "checkpoints are kept with the run's records"),
-        (["--ray", "127.0.0.1:1"], "--ray 127.0.0.1:1: no Ray answers there"),
-        (["--ray", "here"], "--ray here: neither auto nor HOST:PORT"),
-        (["--ray", "ray://10.0.0.1:10001"], "run this on a node of the cluster"),
+        pytest.param(["--ray", "127.0.0.1:1"], "--ray 127.0.0.1:1: no Ray answers there", marks=pytest.mark.slow),
+        pytest.param(["--ray", "here"], "--ray here: neither auto nor HOST:PORT", marks=pytest.mark.slow),
+        pytest.param(["--ray", "ray://10.0.0.1:10001"], "run this on a node of the cluster", marks=pytest.mark.slow),
         (["--ray", "auto", "--jobs", "2"], "give either --jobs or --ray"),
         (["--storage", "x"], "--storage is for a cluster's nodes: it goes with --ray"),
         (["--ray", "auto", "--fabric", "mininet", "--storage", "."], "what a node has begun begins anew on another"),

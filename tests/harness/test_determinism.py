@@ -101,7 +101,7 @@ def trajectory(system: str, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", each_system(CASES, *SYSTEMS))
 def test_golden_trajectory(small_data: None, case: str, request: pytest.FixtureRequest) -> None:
     """Times, bytes and rounds are exact; losses may differ where a library or a CPU sums in another order.
 

@@ -19,9 +19,7 @@ from testbed.systems import SYSTEMS
 from testbed.wan.plan import region_of
 
 RINGS = "hierarchical-allreduce"
-ALIKE = each_system(
-    (name for name, system in SYSTEMS.items() if system.alike), "terngrad", "weightgrad", "diloco", RINGS
-)
+ALIKE = each_system((name for name, system in SYSTEMS.items() if system.alike), "diloco")
 OPTIONS: dict[str, dict[str, Any]] = {
     "weightgrad": EXCHANGING,
     "diloco": {"local_steps": 3, "fragments": 2, "coding": "int8"},
@@ -77,6 +75,7 @@ def test_the_record_is_that_of_a_run_in_which_each_plays(
         assert folded[what] == pytest.approx(value, rel=1e-9), what
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "ahead"), [(2, 0), (3, 2), (6, 0)])
 def test_one_worker_plays_for_its_region_in_rings(
     small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, ahead: int
@@ -89,6 +88,7 @@ def test_one_worker_plays_for_its_region_in_rings(
     assert folded == {what: pytest.approx(value, rel=1e-9) for what, value in each.items()}
 
 
+@pytest.mark.slow
 def test_one_worker_plays_for_its_region(small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
 

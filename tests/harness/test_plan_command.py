@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from small_runs import experiment, start
+from small_runs import each_system, experiment, start
 
 from testbed.cli.command_line import main
 from testbed.errors import InputError
@@ -53,13 +53,14 @@ def played_step_s(it: Experiment, system: str, steps: int, folder: Path) -> floa
     return float(frame["mean_step_s"].iloc[0])
 
 
-@pytest.mark.parametrize("system", ["baseline", "fp16", "terngrad"])
+@pytest.mark.parametrize("system", each_system(["baseline", "fp16", "terngrad"], "terngrad"))
 def test_a_step_takes_what_it_takes_in_a_run(system: str, tmp_path: Path) -> None:
     it = asked()
     (option,) = [each for each in plans.ask(it, {}).options if each.name == system]
     assert option.step_s == pytest.approx(played_step_s(it, system, 20, tmp_path), rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["hierarchical-allreduce", "allreduce"])
 def test_a_step_of_rings_takes_what_it_takes_in_a_run(system: str, tmp_path: Path) -> None:
     it = asked(RINGS, workers_per_region=3)
@@ -67,8 +68,9 @@ def test_a_step_of_rings_takes_what_it_takes_in_a_run(system: str, tmp_path: Pat
     assert option.step_s == pytest.approx(played_step_s(it, system, 20, tmp_path), rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["diloco", "local-sgd"])
-@pytest.mark.parametrize("period", [pytest.param(10, marks=pytest.mark.slow), 40])
+@pytest.mark.parametrize("period", [10, 40])
 def test_any_period_follows_from_one(period: int, system: str, tmp_path: Path) -> None:
     options = plans.ask(asked(SYSTEMS | RINGS), {}, [period]).options
     (option,) = [each for each in options if each.name == system]
@@ -95,6 +97,7 @@ def test_a_ring_of_many_is_left_out_unless_it_is_named(capsys: pytest.CaptureFix
     assert any("Left out are allreduce and local-sgd" in note for note in answer["notes"])
 
 
+@pytest.mark.slow
 def test_what_is_not_sent_in_every_step_is_measured_over_many() -> None:
     it = asked({"weightgrad": {"t_s": 1.0}})
     often, seldom = (
@@ -106,6 +109,7 @@ def test_what_is_not_sent_in_every_step_is_measured_over_many() -> None:
     assert often.options[0].step_bytes > 2 * seldom.options[0].step_bytes > 1e4
 
 
+@pytest.mark.slow
 def test_the_rate_that_a_share_needs_gives_that_share() -> None:
     plan = plans.ask(asked(lan_mbit=1e5), {})
     for option in plan.options:
@@ -142,6 +146,7 @@ def test_sizes_that_nobody_knows_are_refused(small_data: None) -> None:
         plans.ask(experiment(systems={"dgc": {}}, compute={"device": "m60", "math": "none"}), {})
 
 
+@pytest.mark.slow
 def test_the_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*QUESTION, "--share", "0.5", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
@@ -163,6 +168,7 @@ def test_the_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "us-west-1&gt;eu-west-1" in page and "http" not in page.partition("<body>")[2]
 
 
+@pytest.mark.slow
 def test_it_prints_json_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*QUESTION, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["recommended"].keys() == {"0.5", "0.75", "0.9", "0.95"}
@@ -180,7 +186,7 @@ def test_it_prints_json_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> 
         (["--regions", "us-west-1,us-west-1"], "a region is named twice"),
         (["--regions", ""], "name the regions, e.g. --regions us-west-1"),
         (["--lan", "0"], "lan_mbit is 0.0"),
-        (["--out", "/dev/null/plan"], "/dev/null/plan: cannot be made"),
+        pytest.param(["--out", "/dev/null/plan"], "/dev/null/plan: cannot be made", marks=pytest.mark.slow),
         (["--share", "90"], "--share 90: a part of a step above 0 and below 1"),
         (["--systems", "dgc"], "dgc: how large its messages are"),
         (["--profile", "nowhere"], "nowhere"),

@@ -13,6 +13,8 @@ from testbed.experiment.load import load
 from testbed.experiment.schema import Experiment
 from testbed.harness import plan as plans
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TOLD_APART = 1.1  # the least quotient of two step times that is a ranking where sizes are only stated
 
@@ -63,7 +65,6 @@ def test_systems_with_known_sizes_are_ranked_as_they_ran() -> None:
         assert option.step_s == pytest.approx(runs.loc[system, "mean_step_s"], rel=0.01), system
 
 
-@pytest.mark.slow
 def test_systems_whose_sizes_depend_on_the_data_are_ranked_as_they_ran_where_they_differ() -> None:
     runs = kept("systems")
     fixed = {"baseline", "fp16", "terngrad", "onebit", "fixed-2", "fixed-4", "fixed-8", "diloco"}

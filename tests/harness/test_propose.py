@@ -10,6 +10,8 @@ import pytest
 from testbed.harness.propose import proposal
 from testbed.systems.protocols.base import Knob
 
+pytestmark = pytest.mark.slow
+
 KNOBS = {"rate": Knob(low=0.0125, high=3.2), "momentum": Knob(choices=(0.0, 0.9)), "kept": Knob(choices=(0.1, 0.01))}
 STANDING: dict[str, Any] = {"rate": 0.02, "momentum": 0.9, "kept": 0.01}
 Tried = list[tuple[dict[str, Any], float]]
@@ -31,7 +33,6 @@ def search(trials: int) -> Tried:
     return tried
 
 
-@pytest.mark.slow
 def test_a_search_comes_near_to_the_best() -> None:
     tried = search(10)
     assert min(score for _, score in tried) < 1.1 * 10 < tried[0][1]

@@ -124,6 +124,7 @@ def test_what_was_discarded_is_kept_aside(small_data: None, tmp_path: Path, monk
     assert {json.loads(line)["step"] for line in discarded if '"step"' in line} >= {EVERY, EVERY + 1, EVERY + 2}
 
 
+@pytest.mark.slow
 def test_resuming_a_finished_run_changes_nothing(small_data: None, tmp_path: Path) -> None:
     folder = start(one("baseline"), tmp_path)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "run.json"}
@@ -131,6 +132,7 @@ def test_resuming_a_finished_run_changes_nothing(small_data: None, tmp_path: Pat
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.slow
 def test_a_finished_system_with_damaged_facts_is_not_played_again(small_data: None, tmp_path: Path) -> None:
     """It used to be taken for one that had not begun, and its events for ones to be discarded."""
     folder = start(one("baseline"), tmp_path)
@@ -257,6 +259,7 @@ def test_kill_9_and_resume(long_run: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert_same(folder, whole, "weightgrad")
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_at_another_commit_says_so(small_data: None, tmp_path: Path) -> None:
     """Once, however often it is resumed."""
     folder = run.prepare(one("baseline"), run.Request("test", "virtual", results=tmp_path))

@@ -77,6 +77,7 @@ def test_without_events_the_parquet_files_stand(run: Path) -> None:
     assert result.missing == ["events.jsonl is missing: single workers and events are not known"]
 
 
+@pytest.mark.slow
 def test_every_place_to_be_killed_at_leaves_a_record_that_loads(run: Path) -> None:
     folder = first(run).folder
     for name in frames.DTYPES:

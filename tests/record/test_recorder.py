@@ -40,6 +40,7 @@ def test_an_event_is_on_disk_when_record_returns(tmp_path: Path) -> None:
     assert (tmp_path / lines.FILE_NAME).read_bytes() == lines.encode(step(0))
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_nothing_it_recorded(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path; from testbed.record.recorder import Recorder;"
@@ -73,6 +74,7 @@ def test_lines_of_several_threads_do_not_mix(tmp_path: Path) -> None:
     assert len(events) == 1200 and None not in events
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(steps=st.integers(1, 12), every=st.integers(1, 5), killed_at=st.integers(0, 1500))
 def test_a_run_killed_anywhere_and_resumed_equals_the_uninterrupted_one(

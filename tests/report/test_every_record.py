@@ -239,7 +239,7 @@ def test_absurd_facts_end_in_a_report_or_in_a_line(run: Path, facts: dict[str, A
         assert "run.json" in str(error) and "\n" not in str(error)
 
 
-@pytest.mark.parametrize("file", ["exec.json", "events.jsonl", "links.parquet"])
+@pytest.mark.parametrize("file", ["exec.json", "events.jsonl", pytest.param("links.parquet", marks=pytest.mark.slow)])
 def test_a_damaged_record_of_a_program_has_the_same_numbers_or_says_which_file(
     ran: Path, file: str, tmp_path: Path
 ) -> None:

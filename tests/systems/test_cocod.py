@@ -48,7 +48,7 @@ def reference(kind: Kind, steps: int) -> list[np.ndarray]:
     return copies
 
 
-@pytest.mark.parametrize("kind", ["tree", "flat"])
+@pytest.mark.parametrize("kind", ["tree", pytest.param("flat", marks=pytest.mark.slow)])
 def test_it_is_the_papers_algorithm(kind: Kind) -> None:
     played = run(kind)
     expected = reference(kind, 14)
@@ -69,7 +69,7 @@ def test_no_step_is_lost_and_none_counts_twice() -> None:
         torch.testing.assert_close(run(kind).models["full"], together, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["tree", "flat"])
+@pytest.mark.parametrize("kind", ["tree", pytest.param("flat", marks=pytest.mark.slow)])
 def test_nobody_waits_while_the_steps_take_longer_than_the_mean(kind: Kind) -> None:
     steps = [event for event in run(kind, steps=24).of(StepDone) if event.node == "a/w0"]
     assert sum(step.wan_s or 0.0 for step in steps) == 0.0

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_runs import SMALL, Played, network, play, quadratic_task
+from small_runs import SMALL, Played, each_system, network, play, quadratic_task
 
 from testbed.record.events import StepDone
 from testbed.roles.roles import Kind, Roles
@@ -63,8 +63,8 @@ def test_without_a_delay_it_is_error_feedback(kind: Kind) -> None:
         torch.testing.assert_close(found, torch.from_numpy(residuals[k]).float(), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["tree", "flat"])
-@pytest.mark.parametrize("stops", [[], [5, 9]])
+@pytest.mark.parametrize("kind", each_system(["tree", "flat"], "tree"))
+@pytest.mark.parametrize("stops", [pytest.param([], marks=pytest.mark.slow), [5, 9]])
 def test_a_mean_is_applied_so_many_steps_later_as_was_chosen(
     kind: Kind, stops: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +76,7 @@ def test_a_mean_is_applied_so_many_steps_later_as_was_chosen(
     torch.testing.assert_close(found, torch.from_numpy(x).float(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["tree", "flat"])
+@pytest.mark.parametrize("kind", each_system(["tree", "flat"], "flat"))
 def test_all_workers_stay_equal_and_none_is_behind_at_the_end(kind: Kind) -> None:
     played = run(Link(1, 200), kind)
     workers = [played.states[name] for name in played.system.task.roles.workers]
@@ -86,6 +86,7 @@ def test_all_workers_stay_equal_and_none_is_behind_at_the_end(kind: Kind) -> Non
     assert workers[0].tau >= 4, "an empty message takes four steps"
 
 
+@pytest.mark.slow
 def test_nobody_waits_once_it_has_chosen() -> None:
     ends = [event.time_s for event in run(Link(2, 200), steps=40).of(StepDone) if event.node == "a/w0"]
     lengths = [after - before for before, after in pairwise(ends)]
@@ -94,6 +95,7 @@ def test_nobody_waits_once_it_has_chosen() -> None:
     assert max(middle) < 1.25 * STEP_S
 
 
+@pytest.mark.slow
 def test_the_choice_follows_the_link() -> None:
     def chosen(wan: Link) -> tuple[int, float]:
         state = run(wan, steps=24).states["a/w0"]

@@ -60,7 +60,7 @@ def fast(m: np.ndarray) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("kind", ["tree", "flat"])
+@pytest.mark.parametrize("kind", ["tree", pytest.param("flat", marks=pytest.mark.slow)])
 def test_it_is_the_papers_algorithm(kind: Kind) -> None:
     task = task_of(kind)
     targets = [task.learner(k).target.double().numpy() for k in range(4)]  # type: ignore[attr-defined]

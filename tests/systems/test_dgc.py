@@ -78,7 +78,10 @@ def test_it_converges() -> None:
     assert torch.linalg.vector_norm(played.models["full"] - target) < 0.05 * start
 
 
-@pytest.mark.parametrize("options", [{}, {"values": "float16"}, {"values": "ternary"}, {"dense_biases": True}])
+MORE: list[dict[str, Any]] = [{"values": "float16"}, {"values": "ternary"}, {"dense_biases": True}]
+
+
+@pytest.mark.parametrize("options", [{}, *(pytest.param(options, marks=pytest.mark.slow) for options in MORE)])
 def test_bytes_of_a_step_after_warm_up(options: dict[str, Any]) -> None:
     """On CifarNet, where eight workers share no place by more than chance."""
     played = play("dgc", quadratic_task(ROLES, 1, layout=CIFARNET), PROFILE, {"warmup_epochs": 0} | options)

@@ -56,13 +56,10 @@ def test_regions_agree_after_an_outer_step_and_the_step_is_nesterovs() -> None:
     torch.testing.assert_close(a.outer, outer, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("coding", "momentum", "away"),
-    [
-        ("int8", 0.9, 0.05),
-        pytest.param("int4", 0.9, 0.15, marks=pytest.mark.slow),
-        pytest.param("ternary", 0.5, 0.3, marks=pytest.mark.slow),
-    ],
+    [("int8", 0.9, 0.05), ("int4", 0.9, 0.15), ("ternary", 0.5, 0.3)],
 )
 def test_coded_outer_gradients_cost_less_and_lead_to_about_the_same_place(
     coding: str, momentum: float, away: float

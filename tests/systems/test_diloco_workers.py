@@ -39,13 +39,13 @@ def reference(steps: int) -> np.ndarray:
     return np.mean(copies, axis=0)
 
 
-@pytest.mark.parametrize("kind", ["tree", "flat"])
+@pytest.mark.parametrize("kind", ["tree", pytest.param("flat", marks=pytest.mark.slow)])
 def test_it_is_the_papers_algorithm(kind: Kind) -> None:
     expected = torch.from_numpy(reference(14)).float()
     torch.testing.assert_close(run(kind).models["full"], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["tree", "flat"])
+@pytest.mark.parametrize("kind", ["tree", pytest.param("flat", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("coding", ["int8", pytest.param("int4", marks=pytest.mark.slow), "e3m0"])
 def test_all_agree_to_the_last_bit_whatever_the_coding(kind: Kind, coding: str) -> None:
     played = run(kind, steps=12, coding=coding, outer_momentum=0.5)

@@ -51,7 +51,7 @@ def reference(steps: int, kept: float, eta: float) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("kind", ["tree", "flat"])
+@pytest.mark.parametrize("kind", ["tree", pytest.param("flat", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("kept", "momentum"), [(0.05, 0.9), (0.2, 0.0)])
 def test_it_is_the_papers_algorithm(kind: Kind, kept: float, momentum: float) -> None:
     found = run(kind, kept=kept, momentum=momentum)

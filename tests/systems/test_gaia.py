@@ -60,6 +60,7 @@ def test_what_is_not_significant_waits_and_nothing_is_lost() -> None:
     torch.testing.assert_close(a.weights - a.untold, b.weights - b.untold, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_higher_threshold_sends_less() -> None:
     def wan(played: Played) -> int:
         return sum(event.wan_bytes for event in played.of(LinkBytes))
@@ -80,6 +81,7 @@ def test_the_threshold_falls_with_the_steps_or_the_rate() -> None:
     assert system._threshold(3) == pytest.approx(0.005)
 
 
+@pytest.mark.slow
 def test_without_the_barrier_copies_drift_apart_on_a_slow_wan() -> None:
     free = gaia(SLOW, threshold=0.0, **NO_GUARDS)
     held = gaia(SLOW, threshold=0.0, barrier_s=0.05, clock_steps=None)
@@ -107,6 +109,7 @@ class Halting(Gaia):
             node.step_done(step, loss)
 
 
+@pytest.mark.slow
 def test_without_the_clock_the_fast_region_runs_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SYSTEMS._found, "halting", Halting)
     free = gaia(FAST, name="halting", threshold=0.0, **NO_GUARDS)

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from small_runs import Played, experiment, play
+from small_runs import Played, each_system, experiment, play
 
 from testbed.codecs.factors import multiply
 from testbed.errors import ProtocolError
@@ -42,7 +42,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> Sizes:
     return found
 
 
-@pytest.mark.parametrize("kind", ["tree", "flat"])
+@pytest.mark.parametrize("kind", each_system(["tree", "flat"], "tree"))
 @pytest.mark.parametrize("answer", ["factors", "float32"])
 def test_unquantized_it_is_the_baseline_to_rounding(small_data: None, kind: str, answer: str) -> None:
     training = {"weight_decay": 0.01, "optimizer": {"kind": "sgd", "momentum": 0.9}, "ema_decay": 0.9}
@@ -66,7 +66,7 @@ def test_a_model_with_convolutions_too(small_data: None) -> None:
     assert not torch.equal(quantized.models["full"], expected.models["full"])
 
 
-@pytest.mark.parametrize("coding", ["ternary", "qsgd"])
+@pytest.mark.parametrize("coding", each_system(["ternary", "qsgd"], "ternary"))
 def test_convolutions_are_coded_directly(small_data: None, coding: str) -> None:
     """The factors are exact here, so that after one step only the convolutions are not the baseline's."""
     it = experiment(model={"name": "cifarnet"}, training={"steps": 1, "batch_size": 8})
@@ -82,7 +82,7 @@ def test_convolutions_are_coded_directly(small_data: None, coding: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("answer", ["factors", "float32", "ternary"])
+@pytest.mark.parametrize("answer", each_system(["factors", "float32", "ternary"], "factors"))
 def test_all_workers_keep_the_same_weights(small_data: None, form: str, answer: str) -> None:
     it = experiment(training={"steps": 3})
     task = Assembly(it).task(0)
@@ -92,14 +92,14 @@ def test_all_workers_keep_the_same_weights(small_data: None, form: str, answer: 
     assert not torch.equal(weights[0], task.initial)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", each_system(FORMS, "isgq-mse"))
 def test_the_factors_answer_is_the_mean_answer_without_its_bytes(small_data: None, form: str) -> None:
     """The very product that the server would make."""
     factors, mean = (played(form, {"answer": answer}) for answer in ("factors", "float32"))
     assert torch.equal(factors.models["full"], mean.models["full"])
 
 
-@pytest.mark.parametrize(("device", "products"), [("m60", 1), ("measured", 4)])
+@pytest.mark.parametrize(("device", "products"), [("m60", 1), pytest.param("measured", 4, marks=pytest.mark.slow)])
 def test_what_all_workers_receive_is_multiplied_once_unless_it_is_timed(
     small_data: None, monkeypatch: pytest.MonkeyPatch, device: str, products: int
 ) -> None:
@@ -126,7 +126,7 @@ def test_exact_bytes_without_quantization(small_data: None, sizes: Sizes) -> Non
     }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", each_system(FORMS, "isgq-naive"))
 def test_a_worker_sends_less_than_two_bits_an_element(small_data: None, sizes: Sizes, form: str) -> None:
     played(form, kind="flat", batch_size=64)
     elements = 16 * (108 + 32 + 32 + 10)

@@ -111,6 +111,7 @@ def test_weightgrad(sizes: Any) -> None:
     }
 
 
+@pytest.mark.slow
 def test_weightgrad_with_deterministic_feedback_sends_updates_like_weights(sizes: Any) -> None:
     found = sizes("weightgrad", threshold_max=1.0, exchange="deterministic-feedback")
     assert found["lps", "gs", "significant"] == found["lps", "worker", "weights"] + 4

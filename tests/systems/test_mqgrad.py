@@ -53,7 +53,7 @@ def kept_bits(played: Played) -> set[int]:
     return {state.memory.bits for state in played.states.values()}
 
 
-@pytest.mark.parametrize("roles", [TREE, FLAT], ids=["tree", "flat"])
+@pytest.mark.parametrize("roles", [TREE, pytest.param(FLAT, marks=pytest.mark.slow)], ids=["tree", "flat"])
 def test_a_run_records_its_bits_and_every_sender_uses_them(roles: Roles) -> None:
     played = play("mqgrad", quadratic_task(roles, steps=40), PROFILE, EAGER)
     changes = played.of(Bits)
@@ -84,6 +84,7 @@ def test_the_reward_counts_milliseconds_of_the_runs_clock() -> None:
         assert event.reward == pytest.approx(300 * fall / cost_ms)
 
 
+@pytest.mark.slow
 def test_a_run_stopped_and_loaded_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
     def reload(states: Any) -> None:
         for name, state in states.items():

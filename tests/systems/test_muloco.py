@@ -86,14 +86,14 @@ def reference(kind: Kind, steps: int, bits: int) -> np.ndarray:
     return np.mean(copies, axis=0)
 
 
-@pytest.mark.parametrize("kind", ["tree", "flat"])
+@pytest.mark.parametrize("kind", ["tree", pytest.param("flat", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("bits", [2, 8])
 def test_it_is_the_papers_algorithm(kind: Kind, bits: int) -> None:
     found = run(kind, bits=bits).models["full"]
     torch.testing.assert_close(found, torch.from_numpy(reference(kind, 11, bits)).float(), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["tree", "flat"])
+@pytest.mark.parametrize("kind", ["tree", pytest.param("flat", marks=pytest.mark.slow)])
 def test_all_go_on_from_the_same_parameters_with_what_they_have_not_told(kind: Kind) -> None:
     played = run(kind, steps=9)
     copies = [played.states[name] for name in played.system.holders]  # type: ignore[attr-defined]

@@ -40,7 +40,8 @@ def test_but_not_where_what_they_do_is_measured(small_data: None) -> None:
     assert not any(other.weights is first.weights for other in others)
 
 
-@pytest.mark.parametrize("system", each_system(UNITED, "baseline", "terngrad", "ef21"))
+@pytest.mark.slow
+@pytest.mark.parametrize("system", sorted(UNITED))
 @pytest.mark.parametrize("ema", [None, 0.9])
 def test_a_run_is_what_it_was(
     small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, ema: float | None

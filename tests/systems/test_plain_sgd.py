@@ -12,6 +12,8 @@ from torch.nn import functional
 from testbed.experiment.assembly import Assembly
 from testbed.workloads import Model
 
+pytestmark = pytest.mark.slow
+
 OPTIMIZERS = {
     "sgd": ({"kind": "sgd"}, lambda parameters: torch.optim.SGD(parameters, 0.1)),
     "momentum": ({"kind": "sgd", "momentum": 0.9}, lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9)),

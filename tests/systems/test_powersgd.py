@@ -84,7 +84,7 @@ def reference(rank: int, steps: int, queries: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("rank", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_it_is_the_papers_algorithm(way: str, rank: int) -> None:
     system, kind = WAYS[way]
     first = SYSTEMS[system](task_of(kind, 6), SYSTEMS[system].options_type(rank=rank)).initial_state("a/w0")

@@ -42,7 +42,7 @@ def bytes_of(played: Played, sender: str) -> int:
     return sum(event.nbytes for event in played.of(Sent) if event.node == sender)
 
 
-@pytest.mark.parametrize("roles", [TREE, FLAT], ids=["tree", "flat"])
+@pytest.mark.parametrize("roles", [TREE, pytest.param(FLAT, marks=pytest.mark.slow)], ids=["tree", "flat"])
 def test_fp16_stays_within_halves_of_the_baseline(roles: Roles) -> None:
     half, full = (run(system, 20, roles).models["full"] for system in ("fp16", "baseline"))
     assert not torch.equal(half, full)
@@ -80,6 +80,7 @@ def test_fixed_quantizes_each_hop_with_its_bits(bits: int) -> None:
     torch.testing.assert_close(played.models["full"], task.initial - 0.5 * mean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "options", "bound"),
     [

@@ -67,7 +67,7 @@ def reference(kind: Kind, steps: int, two_bits: bool) -> np.ndarray:
     return np.mean(copies, axis=0)
 
 
-@pytest.mark.parametrize("kind", ["tree", "flat"])
+@pytest.mark.parametrize("kind", ["tree", pytest.param("flat", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("values", ["float32", "2-bit"])
 def test_it_is_the_papers_algorithm(kind: Kind, values: str) -> None:
     found = run(kind, steps=14, values=values).models["full"]
@@ -75,7 +75,7 @@ def test_it_is_the_papers_algorithm(kind: Kind, values: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["tree", "flat"])
+@pytest.mark.parametrize("kind", ["tree", pytest.param("flat", marks=pytest.mark.slow)])
 def test_all_go_on_from_the_same_parameters(kind: Kind) -> None:
     played = run(kind)
     copies = [played.states[name] for name in played.system.holders]  # type: ignore[attr-defined]

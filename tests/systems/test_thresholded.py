@@ -46,6 +46,7 @@ def test_a_step_is_the_papers(system: str, limit: int | None) -> None:
     torch.testing.assert_close(played.models["full"], (task.initial - 0.5 * total).float(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_flat_and_tree_train_alike(system: str) -> None:
     """In multiples, sums are of integers: they are the same to the last bit in whatever order they are made."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import SMALL, Played, network, play, quadratic_task
+from small_runs import SMALL, Played, each_system, network, play, quadratic_task
 
 from testbed.codecs.base import Key
 from testbed.layout import Layout
@@ -60,9 +60,11 @@ def agreed(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[torch.Tensor]]:
     return seen
 
 
-@pytest.mark.parametrize("aggregate", ["serial", "average"])
-@pytest.mark.parametrize("exchange", ["ternary", "deterministic-feedback"])
-@pytest.mark.parametrize("profile", [FAST, slow(("b", "c"), 0.01)], ids=["fast", "one slow link"])
+@pytest.mark.parametrize("aggregate", each_system(["serial", "average"], "serial"))
+@pytest.mark.parametrize("exchange", each_system(["ternary", "deterministic-feedback"], "ternary"))
+@pytest.mark.parametrize(
+    "profile", [FAST, pytest.param(slow(("b", "c"), 0.01), marks=pytest.mark.slow)], ids=["fast", "one slow link"]
+)
 def test_regions_differ_only_by_what_they_have_not_exchanged(
     agreed: dict[int, list[torch.Tensor]], aggregate: str, exchange: str, profile: Profile
 ) -> None:
@@ -138,6 +140,7 @@ def test_its_own_rate_replaces_the_schedules_base_rate() -> None:
     assert torch.equal(one.models["full"], other.models["full"])
 
 
+@pytest.mark.slow
 def test_it_learns_and_the_regions_end_up_close() -> None:
     task = quadratic_task(ROLES, 60, 0.02)
     played = play("weightgrad", task, FAST, {"momentum": 0.0, **OFTEN})
@@ -183,7 +186,7 @@ def test_reconcile(options: dict[str, str], mean: float, reference: float, expec
     assert synchronizer._settled.is_set()
 
 
-@pytest.mark.parametrize("aggregate", ["serial", "average"])
+@pytest.mark.parametrize("aggregate", each_system(["serial", "average"], "serial"))
 def test_a_whole_run_with_the_papers_reconciliation(aggregate: str) -> None:
     played = weightgrad(reconcile="paper", aggregate=aggregate, **OFTEN)
     assert len(played.of(Exchange)) >= 5
@@ -230,6 +233,7 @@ def test_the_threshold_stays_in_its_bounds() -> None:
     assert all(event.significance >= event.threshold for event in crossed)
 
 
+@pytest.mark.slow
 def test_a_higher_threshold_exchanges_less() -> None:
     counts = [
         len(weightgrad(threshold_min=bound, threshold_max=bound, t_s=1e3).of(Exchange)) for bound in (1.0, 2.0, 4.0)
@@ -262,6 +266,7 @@ def test_an_lps_that_waits_longer_than_t_stops_answering_its_workers() -> None:
         assert end.time_s > begin.time_s + 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregate", ["serial", "average"])
 def test_a_blocking_pull_answers_the_workers_after_the_mean(aggregate: str) -> None:
     """The mean takes a round trip of 20 ms; in the background the workers' answer does not wait for it."""

@@ -44,6 +44,7 @@ def test_missing_pairs_are_counted_as_they_are() -> None:
     profile.check_complete({("a", "b"), ("b", "a")}, "here")
 
 
+@pytest.mark.slow
 def test_a_table_of_very_many_columns_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "wide.csv"
     names = [f"c{number}" for number in range(MANY)]

@@ -42,6 +42,7 @@ def test_a_test_takes_the_statistics_of_chosen_training_examples(workload: Workl
     assert workload.evaluate(weights).loss == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_test_examples_result_does_not_depend_on_the_others(workload: Workload) -> None:
     weights = workload.initial_weights(0)
     whole = workload.evaluate(weights)

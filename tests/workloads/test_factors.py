@@ -49,7 +49,7 @@ def _with_dropout(own_names: None) -> None:
     model("dropping", input=(3, 24, 24))(dropping)
 
 
-@pytest.mark.parametrize("name", ["tiny", "cifarnet", "nin-32", "dropping"])
+@pytest.mark.parametrize("name", ["tiny", "cifarnet", pytest.param("nin-32", marks=pytest.mark.slow), "dropping"])
 @pytest.mark.parametrize("clip_norm", [None, 0.1])
 def test_they_multiply_to_the_gradient(dataset: LabelledImages, name: str, clip_norm: float | None) -> None:
     worker, weights = make(name, dataset, clip_norm=clip_norm), initial_weights(Model(name=name), seed=0, outputs=10)
@@ -69,6 +69,7 @@ def test_weight_decay_is_left_to_the_update(dataset: LabelledImages) -> None:
     assert torch.equal(plain[1], decayed[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny", "cifarnet"])
 def test_the_products_that_make_the_layers_gradients_are_not_computed(dataset: LabelledImages, name: str) -> None:
     worker, weights = make(name, dataset), initial_weights(Model(name=name), seed=0, outputs=10)

@@ -57,6 +57,7 @@ class Queries(nn.Module):
         return self.attention(inputs, inputs, inputs)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["cpu", "meta"])
 @pytest.mark.parametrize("name", NETS)
 def test_it_is_what_torchs_own_counter_says_of_a_pass_in_training(name: str, where: str) -> None:
@@ -83,6 +84,7 @@ def test_it_leaves_a_network_as_it_was() -> None:
     assert torch.backends.mha.get_fastpath_enabled() == fast
 
 
+@pytest.mark.slow
 def test_a_compiler_is_not_imported_for_it() -> None:
     lines = [
         "import sys, torch",

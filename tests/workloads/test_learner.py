@@ -119,6 +119,7 @@ def test_evaluation_can_take_fewer_images_but_not_more(
     assert in_pieces.loss == pytest.approx(whole.loss, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_tiny_model_learns(tiny: Workload, weights: torch.Tensor) -> None:
     worker = make(tiny, augment=False, batch_size=64)
     current = weights.clone()

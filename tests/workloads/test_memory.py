@@ -23,6 +23,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not keep_freed(), reason="the C library is not glibc")
 def test_the_system_gives_a_large_block_once() -> None:
     faults = subprocess.run([sys.executable, "-P", "-c", SCRIPT], capture_output=True, text=True, check=True).stdout

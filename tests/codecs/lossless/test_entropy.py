@@ -214,7 +214,11 @@ def _mutants(good: list[np.ndarray], count: int) -> list[list[bytearray]]:
 
 
 @pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.full])])
-@pytest.mark.parametrize("codec", [EntropyCoded(Ternary(LAYOUT)), Adaptive(LAYOUT)], ids=["ternary", "adaptive"])
+@pytest.mark.parametrize(
+    "codec",
+    [EntropyCoded(Ternary(LAYOUT)), pytest.param(Adaptive(LAYOUT), marks=pytest.mark.slow)],
+    ids=["ternary", "adaptive"],
+)
 def test_mutated_messages_give_an_error_or_a_finite_vector(codec: EntropyCoded | Adaptive, count: int) -> None:
     good = codec.encode(torch.randn(LAYOUT.size, generator=torch.Generator().manual_seed(1)), KEY)
     assert count / 10 < refused(codec, _mutants(good, count)) < count

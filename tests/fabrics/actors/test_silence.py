@@ -41,6 +41,7 @@ def test_a_role_that_computes_is_waited_for_however_long() -> None:
     assert not silence.too_long
 
 
+@pytest.mark.slow
 def test_a_wait_that_began_late_has_its_time() -> None:
     silence = Silence(0.5)
     sleep(0.6)

@@ -114,6 +114,12 @@ def test_a_message_and_its_stamp_arrive_whole(encrypted: bool) -> None:
     with_pair(play, encrypted)
 
 
+KINDS = [
+    "no keys of ours",
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("plain", "the server's public key")),
+]
+
+
 def strangers_socket(kind: str, pair: Pair, context: Any) -> Any:
     dealer = context.socket(zmq.DEALER)
     if kind != "plain":
@@ -123,7 +129,7 @@ def strangers_socket(kind: str, pair: Pair, context: Any) -> Any:
     return dealer
 
 
-@pytest.mark.parametrize("kind", ["plain", "no keys of ours", "the server's public key"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_stranger_gets_nothing_and_does_no_harm(kind: str) -> None:
     """It sends messages, as many as it can, and goes; the pair's own go on, in both directions."""
 
@@ -209,6 +215,7 @@ def test_clocks_of_one_machine_do_not_differ() -> None:
     with_pair(play)
 
 
+@pytest.mark.slow
 def test_a_peer_that_goes_or_is_mute_does_not_say_its_time_and_that_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It died, or stands still, after it had been told itself: nobody else would name it."""
     monkeypatch.setattr(wire, "ANSWER_S", 1.5)

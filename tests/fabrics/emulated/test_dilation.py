@@ -19,6 +19,7 @@ def test_math_that_is_measured_needs_none_and_what_is_asked_for_is_taken(small_d
     assert chosen(device="h100", dilation=300.0) == 300
 
 
+@pytest.mark.slow
 def test_a_slow_device_needs_little_and_a_fast_one_too_much_to_be_meant(small_data: None) -> None:
     assert 1 <= chosen(device="k40") <= MOST
     with pytest.raises(
@@ -27,6 +28,7 @@ def test_a_slow_device_needs_little_and_a_fast_one_too_much_to_be_meant(small_da
         chosen(device="h100")
 
 
+@pytest.mark.slow
 def test_a_system_that_codes_much_needs_more(small_data: None) -> None:
     """An entropy code takes this machine many times as long as it is charged, a sum of float32 hardly longer."""
     parts = {"compute": {"device": "k40"}, "model": {"name": "cifarnet"}}

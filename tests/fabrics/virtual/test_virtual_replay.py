@@ -76,6 +76,7 @@ def goodput_mbit(event: LinkBytes, link: str) -> float:
     return event.wire_bytes[link] / WIRE_PER_PAYLOAD * 8e-6 / event.interval_s
 
 
+@pytest.mark.slow
 def test_a_change_each_second_each_interval_within_5_percent_and_the_whole_within_1() -> None:
     random, seconds = Random(7), 30
     asked = {(t, src): random.uniform(1, 200) for t in range(seconds) for src in "ab"}

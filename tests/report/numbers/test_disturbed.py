@@ -58,6 +58,7 @@ def test_a_fault_that_lasts_to_the_end_has_no_recovery(small_data: None, tmp_pat
     assert cells[3] == "—" or cells[3] == disturbed.NONE
 
 
+@pytest.mark.slow
 def test_who_is_left_out_stalls_and_loses_samples(small_data: None, tmp_path: Path) -> None:
     tolerant = {"baseline": {"tolerance": "leave-out", "patience_s": 0.05}}
     faults = ["pause us-west-1/w1 at 0.2s for 0.3s"]

@@ -110,6 +110,7 @@ def test_without_a_baseline_that_reached_the_target_there_is_no_speedup(make_run
     assert list(killed["status"]) == ["partial", "finished", "finished"]
 
 
+@pytest.mark.slow
 def test_seeds_are_related_to_their_own_baseline(make_run: MakeRun) -> None:
     frame = summarize(load(make_run(seeds=(0, 1))))
     for seed, group in frame.groupby("seed"):
@@ -140,6 +141,7 @@ def test_a_mean_is_of_what_is_done_and_where_nothing_is_of_what_has_begun(make_r
     assert "3 of 6 finished" in said and "terngrad seed 1 is interrupted: 20 steps recorded" in said
 
 
+@pytest.mark.slow
 def test_a_seed_that_failed_is_not_left_out_of_a_mean(make_run: MakeRun) -> None:
     """What diverges in one of three seeds has not reached its target by the mean of the other two."""
     for steps in (30, 0):
@@ -219,6 +221,7 @@ def test_aggregate_gives_mean_and_interval_and_never_averages_over_only_the_luck
     assert pd.isna(row["time_to_target_s"]) and pd.isna(row["wan_bytes"])
 
 
+@pytest.mark.slow
 def test_relating_changes_nothing_else(make_run: MakeRun) -> None:
     frame = summarize(load(make_run(seeds=(0, 1))))
     shuffled = frame.sample(frac=1, random_state=3)

@@ -166,6 +166,7 @@ def test_a_speedup_beside_a_papers_is_the_tables(make_run: MakeRun) -> None:
     assert here == pytest.approx(of_table) == pytest.approx(3 * first)
 
 
+@pytest.mark.slow
 def test_beside_a_timing_only_run_stands_throughput_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     it = load(start(played(compute={"math": "none"}, systems={"baseline": {}, "terngrad": {}}), tmp_path))
     both = [number(quantity, versus="baseline") for quantity in ("throughput", "accuracy")]
@@ -203,6 +204,7 @@ def measured(here: beside.Here, quantity: stated.Quantity, system: str = "terngr
     return beside.ROWS[quantity].measure(here, number(quantity, system, **fields))
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_the_records(small_data: None, tmp_path: Path) -> None:
     flat = played(
         systems={"baseline": {}, "terngrad": {}}, topology={"kind": "flat"}, target={"loss": 100, "window": 1}
@@ -245,6 +247,7 @@ def test_an_accuracy_is_taken_at_the_papers_time(make_run: MakeRun) -> None:
         assert wording.is_missing(measured(here, "accuracy", "baseline", time_s=outside_s))
 
 
+@pytest.mark.slow
 def test_what_has_no_number_here_says_so(make_run: MakeRun) -> None:
     it = load(make_run(systems=["baseline", "mqgrad"]))
     it.info.target, it.info.experiment["model"] = "mqgrad-12", {"name": "mqgrad-cnn"}

@@ -57,10 +57,10 @@ SLOW = [*np.arange(1.0, 21.0), 30.0, *np.arange(31.0, 41.0)]  # a step a second,
 QUICK = [*np.arange(0.1, 20.01, 0.1), *np.arange(20.2, 30.01, 0.2), *np.arange(30.1, 40.01, 0.1)]  # half as fast in it
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done_before = list(np.arange(0.1, 10.0, 0.1))
-    return write(tmp_path / "run", {"baseline": SLOW, "terngrad": QUICK, "weightgrad": done_before})
+    return write(tmp_path_factory.mktemp("run"), {"baseline": SLOW, "terngrad": QUICK, "weightgrad": done_before})
 
 
 def test_what_was_asked_begins_with_the_profile_and_both_directions_are_one(folder: Path) -> None:
@@ -112,6 +112,7 @@ def test_throughput_is_goodput_of_each_second(folder: Path) -> None:
     assert list(throughput(result, "no>where")[1]) == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_long_run_keeps_its_mean_throughput_in_fewer_points(tmp_path: Path) -> None:
     result = load(write(tmp_path / "run", {"baseline": list(np.arange(1.0, 5001.0, 7))}, OUTAGE)).results[0]
     at_s, mbit = throughput(result, "west>server")
@@ -125,6 +126,7 @@ def test_the_same_records_make_the_same_picture_whatever_the_users_settings(fold
         assert png(draw(load(folder), "replay")) == first
 
 
+@pytest.mark.slow
 def test_every_look_can_be_drawn(tmp_path: Path) -> None:
     """Some marks are letters and signs, which are no part of matplotlib's formats."""
     draw(load(write(tmp_path / "run", dict.fromkeys(SYSTEMS, SLOW))), "replay")

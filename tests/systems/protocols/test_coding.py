@@ -30,15 +30,15 @@ LAYOUT = Layout.of([("first.weight", (300, 200)), ("first.bias", (300,)), ("last
 FAST, SLOW = Link(10_000, 1), Link(10, 20)
 M60 = compute_model("m60").device
 STEPS = 3
-OPTIONS: list[tuple[str, dict[str, Any]]] = [
+OPTIONS = [
     ("terngrad", {}),
-    ("terngrad", {"share_scales": False}),
-    ("terngrad", {"localize": False}),
-    ("fixed-2", {}),
-    ("fixed-4", {"feedback": True}),
-    ("fixed-8", {"layers": "dense"}),
+    pytest.param("terngrad", {"share_scales": False}, marks=pytest.mark.slow),
+    pytest.param("terngrad", {"localize": False}, marks=pytest.mark.slow),
+    pytest.param("fixed-2", {}, marks=pytest.mark.slow),
+    pytest.param("fixed-4", {"feedback": True}, marks=pytest.mark.slow),
+    pytest.param("fixed-8", {"layers": "dense"}, marks=pytest.mark.slow),
     ("qsgd", {"coding": "fixed"}),
-    ("qsgd", {"coding": "fixed", "answer": "float32"}),
+    pytest.param("qsgd", {"coding": "fixed", "answer": "float32"}, marks=pytest.mark.slow),
 ]
 
 
@@ -68,7 +68,7 @@ def sent(run: Played) -> dict[tuple[str, str], int]:
     return found
 
 
-@pytest.mark.parametrize("roles", [TREE, FLAT], ids=["tree", "flat"])
+@pytest.mark.parametrize("roles", [TREE, pytest.param(FLAT, marks=pytest.mark.slow)], ids=["tree", "flat"])
 @pytest.mark.parametrize(("system", "options"), OPTIONS)
 def test_training_is_the_same_to_the_last_bit(system: str, options: dict[str, Any], roles: Roles) -> None:
     runs = {choice: played(system, profile(), roles, entropy=choice, **options) for choice in ("off", "auto", "on")}
@@ -79,7 +79,14 @@ def test_training_is_the_same_to_the_last_bit(system: str, options: dict[str, An
     assert runs["auto"].clock_s <= runs["off"].clock_s
 
 
-@pytest.mark.parametrize(("system", "options"), [("terngrad", {}), ("fixed-4", {}), ("qsgd", {"coding": "fixed"})])
+@pytest.mark.parametrize(
+    ("system", "options"),
+    [
+        ("terngrad", {}),
+        pytest.param("fixed-4", {}, marks=pytest.mark.slow),
+        pytest.param("qsgd", {"coding": "fixed"}, marks=pytest.mark.slow),
+    ],
+)
 def test_auto_looks_at_the_link(system: str, options: dict[str, Any]) -> None:
     """All is coded at 10 Mbit/s; at 10 Gbit/s nothing, and no time goes into finding that out."""
     slow, fast = profile(SLOW, SLOW), profile(FAST, FAST)
@@ -166,6 +173,7 @@ def test_coding_is_charged_to_who_does_it(choice: Any) -> None:
         assert after.compute_s <= before.compute_s  # of the update's launch, the larger part is decoding now
 
 
+@pytest.mark.slow
 def test_measured_compute_is_asked_of_this_machine() -> None:
     slow, fast = profile(Link(1, 1), Link(1, 1)), profile(Link(1e6, 1), Link(1e6, 1))
     on, auto = (sent(played("terngrad", slow, device="measured", entropy=choice)) for choice in ("on", "auto"))

@@ -129,6 +129,7 @@ class TestOpening:
             data.of("text", tokens="word")
 
 
+@pytest.mark.slow
 def test_the_generated_text_never_changes_and_can_be_learnt() -> None:
     text = generated()
     assert text.startswith("nidenel dan.\nbovusor ko rago zezelke teldadu")

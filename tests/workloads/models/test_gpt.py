@@ -108,6 +108,7 @@ def test_gradients_repeat(dropout: float) -> None:
     assert not torch.equal(gradient, learners[0].gradient(weights, 4)[1])
 
 
+@pytest.mark.slow
 def test_it_learns_a_repeated_phrase() -> None:
     text = cut(b"abcdefghij klmnopqrst. " * 60, "character", "a test")
     workload = Workload(models.of("gpt", **SMALL), text)
