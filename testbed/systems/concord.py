@@ -15,7 +15,7 @@ takes, whatever it is and becomes, and steps go on meanwhile. With a, b, s, C an
              apart: workers never wait. With `drift` 1 they wait if r <= waiting
     rest     2 / (1 - momentum) steps between an answer and the next round, where answers come late (`rhythm`)
     rate     times 1 / sqrt(members) for each link that rests, of which each goes by its own part of the batch
-    end      x - a up the tree, then Z less what all began at down, in some six bits: the same at every worker
+    end      x - a up the tree, then Z less what all began at down, in some four bits: the same at every worker
 
 Decisions:
 
