@@ -104,7 +104,7 @@ class Accounts:
     def __init__(self, task: Task, start: torch.Tensor, codes: Codes) -> None:
         self.start, self.codes = start, codes
         self._task = task
-        self._vectors = start.numel() / task.layout.size  # of the model's size, in one
+        self._vectors = codes.up.layout.size / task.layout.size  # of the model's size, in one
 
     def member(self) -> Member:
         """One that has sent nothing."""

@@ -312,7 +312,7 @@ class AveragingServers(System):
             return
         places = [desk.members.index(peer) for peer in desk.members if peer in desk.last]
         if desk.mean is None:
-            key = Key(self.task.seed, self.task.roles.stream_of(node.name), state.told)
+            key = Key(self.task.seed, self.task.roles.stream_of(node.name), state.furthest)
             buffers = await node.compute(self.accounts.closing, self.accounts.close, state.books, places, key)
             desk.mean = Message("mean", state.furthest, buffers, (float(state.furthest),))
         else:
