@@ -71,7 +71,7 @@ test: test-fast  ## the tests but the longest, with real emulated runs: some fif
 	$(PYTEST) -m "slow and not full and not emulation" $(ON_ALL_CORES)
 	$(PYTEST) -m "emulation and not full" $(ONCE_MORE)
 
-test-fast: setup-dev  ## those that are neither slow nor emulate a network: a minute and a half on two idle cores
+test-fast: setup-dev  ## those that are neither slow nor emulate a network: under two minutes on two idle cores
 	$(PYTEST) -m "not slow and not emulation" $(ON_ALL_CORES)
 
 test-all: test test-rest  ## every test, `make test` and then the rest: some 50 minutes on two idle cores
