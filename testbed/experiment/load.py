@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -96,6 +96,7 @@ def load(
     with _blaming(source, options or {}):
         for key, value in changes.items():
             _put(data, key, value, f"{source}: {key}")
+        _state_anew(data, changes)
         if faults:
             data["faults"] = [*_list(data.get("faults", []), f"{source}: faults"), *faults]
         plain.check(data, source)  # which the file was when it was read, but not the changes
@@ -136,6 +137,8 @@ def _scaled(data: dict[str, Any], source: str, scale: str) -> list[sweeps.Axis]:
         if scale not in scales:
             raise InputError(f"{source}: no [scale.{scale}]{nearest(scale, scales) if scales else ' or any other'}")
         _lay_over(data, scales[scale])
+        laid = _table(scales[scale].get("target", {}), f"{source}: scale.{scale}.target")
+        _state_anew(data, [f"target.{key}" for key in laid])
     return axes.get(scale, axes[""])
 
 
@@ -167,6 +170,7 @@ def _points(data: Mapping[str, Any], axes: Sequence[sweeps.Axis], source: str) -
             )
         for key, value in keys.items():
             _put(changed, key, value, f"{source}: sweep.{key}")
+        _state_anew(changed, keys)
         names = sweeps.called(place, lambda key, value: _called(key, value, source))
         points.append(Point(sweeps.label(names), from_dict(changed, source), names))
     if len(points) > 1:
@@ -345,6 +349,13 @@ def _lay_over(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
             _lay_over(data[key], value)
         else:
             data[key] = value
+
+
+def _state_anew(data: Mapping[str, Any], changed: Collection[str]) -> None:
+    """A target that is stated in the place of the file's is one for generated images, too."""
+    target, given = data.get("target"), {key.removeprefix("target.") for key in changed if key.startswith("target.")}
+    if isinstance(target, dict) and given & {"loss", "accuracy", "value"} and "stand_in_loss" not in given:
+        target.pop("stand_in_loss", None)
 
 
 def parse_changes(settings: Sequence[str]) -> dict[str, Any]:

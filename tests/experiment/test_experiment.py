@@ -330,3 +330,20 @@ def test_the_target_is_that_of_the_data_or_of_the_stand_in() -> None:
     assert both.on(real=False) == Target(loss=2.2, window=20, model="ema")
     for real in (True, False):
         assert Target(loss=1.9).on(real) == Target(loss=1.9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "scale", "loss"),
+    [
+        ({}, "", 2.2),
+        ({"target.loss": 1.7}, "", 1.7),
+        ({"target.stand_in_loss": 2.0, "target.loss": 1.7}, "", 2.0),
+        ({"target.window": 20}, "", 2.2),
+        ({}, "paper", 0.8),
+    ],
+)
+def test_a_target_that_is_stated_anew_is_one_for_the_stand_in_too(
+    changes: dict[str, float], scale: str, loss: float
+) -> None:
+    (point,) = experiment_file.load("cifarnet", changes, scale=scale)
+    assert point.experiment.target.on(real=False).loss == loss
