@@ -15,7 +15,7 @@ from testbed.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from testbed.experiment.schema import Experiment
-    from testbed.harness.plan import Candidate
+    from testbed.harness.plan import Candidate, LeftOut
 
 EPILOG = """\
 Which system, which period, how many bits; how long is a step and what does a day's egress cost: every system is played
@@ -84,7 +84,7 @@ def _plan(options: argparse.Namespace) -> int:
     return 0
 
 
-def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, Candidate], tuple[str, ...]]:
+def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, Candidate], LeftOut]:
     """The timing-only experiment that is asked about, what is known of its systems, and which are left out."""
     from testbed.experiment import load
     from testbed.fabrics.registry import FABRICS, virtual
@@ -100,7 +100,7 @@ def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, Cand
     if options.batch is not None:
         common["training.batch_size"] = options.batch
     known = plans.candidates()
-    left_out: tuple[str, ...] = ()
+    left_out = plans.LeftOut()
     if options.file:
         known = {name: each for name, each in known.items() if not each.options}  # there they may have others
         given = {"--gradient": options.gradient, "--parameters": options.parameters, "--model": options.model}
@@ -111,10 +111,12 @@ def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, Cand
             common["topology.profile"] = options.profile
         found = points(options, common)[0].experiment
         experiment = found.on(FABRICS[virtual()].device)
+        if not options.systems:
+            experiment, left_out = _sized(experiment)
     else:
         if not options.systems:
-            left_out = plans.too_long(known, len(options.regions) * options.workers)
-        wanted = options.systems or tuple(name for name in known if name not in left_out)
+            left_out = plans.LeftOut(rings=plans.too_long(known, len(options.regions) * options.workers))
+        wanted = options.systems or tuple(name for name in known if name not in left_out.rings)
         systems = {name: known[name].options | _of(known, name) if name in known else {} for name in wanted}
         data = {
             "topology": _topology(options),
@@ -128,6 +130,19 @@ def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, Cand
     if options.step_time is not None:
         experiment = plans.step_device(experiment, options.step_time)
     return experiment, known, left_out
+
+
+def _sized(experiment: Experiment) -> tuple[Experiment, LeftOut]:
+    """The experiment without those whose messages have sizes that nobody knows, unless that is all of them."""
+    from msgspec.structs import replace
+
+    from testbed.harness import plan as plans
+
+    unsized = plans.unsized(experiment)
+    rest = {name: options for name, options in experiment.systems.items() if name not in unsized}
+    if not rest:
+        return experiment, plans.LeftOut()  # which is refused, in words
+    return replace(experiment, systems=rest), plans.LeftOut(unsized=unsized)
 
 
 def _of(known: Any, name: str) -> dict[str, str]:

@@ -116,9 +116,9 @@ class Assembly:
         """Make all systems, so that data, model and the codecs' kernels are at hand when they are asked for."""
         return [self.system(name, self.experiment.run.seeds[0]) for name in self.experiment.systems]
 
-    def require_sizes(self) -> None:
-        """Of a timing-only run: raise InputError where a system's messages have sizes that nobody knows."""
-        for name in self.experiment.systems:
+    def require_sizes(self, *systems: str) -> None:
+        """Of a timing-only run: raise InputError where a system's (of all) messages have sizes that nobody knows."""
+        for name in systems or self.experiment.systems:
             for seed in self.experiment.run.seeds:
                 system = self.system(name, seed)
                 assert system.task.sizes is not None

@@ -71,6 +71,42 @@ def too_long(known: Mapping[str, Candidate], workers: int) -> tuple[str, ...]:
     return tuple(ringed) if workers > LONGEST_RING else ()
 
 
+def unsized(experiment: Experiment) -> tuple[str, ...]:
+    """The systems of a timing-only experiment whose messages have sizes that nobody knows."""
+    assembly = Assembly(experiment)
+
+    def unknown(system: str) -> bool:
+        try:
+            assembly.require_sizes(system)
+        except InputError:
+            return True
+        return False
+
+    return tuple(filter(unknown, experiment.systems))
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Systems that are not asked about unless somebody names them, or states their sizes."""
+
+    rings: tuple[str, ...] = ()
+    unsized: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """In words, and what would have them in."""
+        said = []
+        if names := self.rings:
+            ring = f"a ring of more than {LONGEST_RING} workers takes long to play"
+            said.append(f"Left out: {', '.join(names)}; {ring}. --systems {','.join(names)} plays it.")
+        if names := self.unsized:
+            data = "how large such messages are, or when they are sent, depends on the data"
+            parts = ",".join(f"{name}=0.01" for name in names)
+            how = f"--sizes RUN takes it from a recorded run, --sizes {parts} states parts of float32's bytes"
+            said.append(f"Left out: {', '.join(names)}; {data}. {how}.")
+        return said
+
+
 @dataclass(frozen=True)
 class Timed:
     """What a system takes on one network: seconds, and bytes by directed WAN link.
@@ -311,7 +347,7 @@ def answer(
     shares: Sequence[float],
     share: float,
     changes: Mapping[str, Option | None],
-    left_out: Sequence[str] = (),
+    left_out: LeftOut = LeftOut(),
 ) -> dict[str, Any]:
     """All of a plan that can be printed, drawn or read by a program; numbers in seconds, bytes and US dollars.
 
@@ -320,7 +356,7 @@ def answer(
     shares : of a step, for which a system is recommended and the WAN's rate is given that each would need
     share : the one that is asked about
     changes : `what_would_change`
-    left_out : see `too_long`
+    left_out : what the notes say of it
 
     Returns
     -------
@@ -348,7 +384,7 @@ def answer(
         "systems": [_row(option, shares, plan.kept) for option in plan.options],
         "recommended": {f"{each:g}": _or_none(plan.recommended(each)) for each in shares},
         "would_change": {words: _or_none(option) for words, option in changes.items()},
-        "notes": _notes(plan, left_out),
+        "notes": [*_notes(plan), *left_out.notes],
     }
 
 
@@ -386,15 +422,10 @@ def _choice(option: Option) -> dict[str, Any]:
     }
 
 
-def _notes(plan: Plan, left_out: Sequence[str]) -> list[str]:
+def _notes(plan: Plan) -> list[str]:
     notes = [f"What a system costs in steps to a target {_steps_known(plan.kept)}."]
     if any(option.periodic for option in plan.options):
         notes.append("A longer period costs steps, too: DiLoCo's papers go to 500 of 88,000 steps.")
-    if left_out:
-        notes.append(
-            f"Left out are {' and '.join(left_out)}: a ring of more than {LONGEST_RING} workers takes long to play. "
-            f"--systems {','.join(left_out)} plays it."
-        )
     if any(isnan(option.day_usd) for option in plan.options):
         notes.append("A link between these regions has no list price, so no price of a day is given.")
     if plan.experiment.plan.profile.assumed:

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from small_runs import each_system, experiment, start
+import tomli_w
+from small_runs import PLAIN, each_system, experiment, start
 
 from testbed.cli.command_line import main
 from testbed.errors import InputError
@@ -94,7 +95,7 @@ def test_a_ring_of_many_is_left_out_unless_it_is_named(capsys: pytest.CaptureFix
     answer = json.loads(capsys.readouterr().out)
     systems = {row["system"] for row in answer["systems"]}
     assert "hierarchical-allreduce" in systems and not systems & {"allreduce", "local-sgd"}
-    assert any("Left out are allreduce and local-sgd" in note for note in answer["notes"])
+    assert any("Left out: allreduce, local-sgd" in note for note in answer["notes"])
 
 
 @pytest.mark.slow
@@ -144,6 +145,21 @@ def test_bytes_and_prices_are_of_the_links() -> None:
 def test_sizes_that_nobody_knows_are_refused(small_data: None) -> None:
     with pytest.raises(InputError, match="dgc: how large its messages are"):
         plans.ask(experiment(systems={"dgc": {}}, compute={"device": "m60", "math": "none"}), {})
+
+
+def test_of_a_file_systems_with_sizes_that_nobody_knows_are_left_out(
+    small_data: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(tomli_w.dumps({**PLAIN, "systems": {"baseline": {}, "dgc": {}, "gaia": {}}}))
+    assert main(["plan", str(file), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [row["system"] for row in answer["systems"]] == ["baseline"]
+    assert any("Left out: dgc, gaia" in note and "--sizes" in note for note in answer["notes"])
+    assert main(["plan", str(file), "--sizes", "dgc=0.01", "--json"]) == 0
+    assert [row["system"] for row in json.loads(capsys.readouterr().out)["systems"]] == ["baseline", "dgc"]
+    assert main(["plan", str(file), "--systems", "dgc"]) == 2
+    assert "dgc: how large its messages are" in capsys.readouterr().err
 
 
 @pytest.mark.slow

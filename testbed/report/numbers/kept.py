@@ -15,6 +15,7 @@ from testbed.record.info import RunInfo, read_facts
 from testbed.report.numbers.interval import half_width
 
 KEPT = Path("results", "reference")  # in a clone
+RECORDS = "records"  # folders of what tables are made of, which are no tables to be quoted
 BASELINE = "baseline"
 Steps = dict[tuple[str, int], float]  # to the target, by system and seed
 
@@ -48,7 +49,8 @@ def kept_of(model: str, folder: Path = KEPT) -> Kept:
     InputError
         A kept run cannot be read.
     """
-    found = [_read(path, model) for path in sorted(folder.rglob("summary.csv"))]
+    paths = [path for path in folder.rglob("summary.csv") if RECORDS not in path.relative_to(folder).parts]
+    found = [_read(path, model) for path in sorted(paths)]
     return max(found, key=lambda kept: (kept.seeds, len(kept.ratios)), default=Kept())
 
 

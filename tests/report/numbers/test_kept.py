@@ -52,6 +52,11 @@ def test_a_period_is_known_for_itself_alone(tmp_path: Path) -> None:
     assert kept.periods == {20} and ("diloco", 1) not in kept.ratios
 
 
+def test_what_tables_are_made_of_is_not_quoted(tmp_path: Path) -> None:
+    keep(tmp_path / "own" / "records" / "base", {"baseline": [100, 100], "bgt": [120, 120]})
+    assert kept_of("tiny", tmp_path) == Kept()
+
+
 def test_most_seeds_win_and_repeats_with_other_settings_do_not_count(tmp_path: Path) -> None:
     keep(tmp_path / "few", {"baseline": [100], "bgt": [120]})
     many = keep(tmp_path / "many", {"baseline": [100, 100], "bgt": [130, 130]})
