@@ -283,6 +283,7 @@ def test_the_rate_goes_by_how_many_workers_a_step_is_averaged_with() -> None:
     assert scales(0.5, 2) == {1}
     assert scales(0.5, 400) == {3}
     assert scales(150, 400) == {6}
+    assert scales(150, 2) == {6}  # a prompt answer is late for members who wait long for the next of their own
     assert scales(150, 400, scaled=False) == {1}
 
 

@@ -52,12 +52,13 @@ class Rhythm:
         self.began, self.began_s = step, now_s
         self.gap_s = now_s - self.answered_s if self.answered_s else 0.0
 
-    def answer(self, step: int, now_s: float, carried: float, chosen: Rest = "auto", on_the_way: int = 0) -> None:
+    def answer(self, step: int, now_s: float, carried: float, chosen: Rest = "auto", delay: int | None = None) -> None:
         """It is answered.
 
-        `chosen`: steps to rest, by the rule or so many; `on_the_way`: steps that an answer is late beside its round's.
+        `chosen`: steps to rest, by the rule or so many; `delay`: steps by which the answer is late, where these are not
+        those since its round began.
         """
         self.round_s, self.answered_s = now_s - self.began_s, now_s
-        by_rule = rest_after(step - self.began + on_the_way, carried)
+        by_rule = rest_after(step - self.began if delay is None else delay, carried)
         self.rest = by_rule if chosen == "auto" else chosen
         self.late, self.until = bool(by_rule or self.rest), step + self.rest

@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from math import inf, sqrt
+from statistics import mean
 from typing import Any, NamedTuple
 
 import torch
@@ -276,14 +277,29 @@ class AveragingServers(System):
             return
         await node.compute(self.taking(message), self._take_above, state, message)
         if message.kind == "answer":
-            on_the_way = 0 if self.period(state) else 2  # a step each until it is here, and until its maker hears of it
-            state.rhythm.answer(state.furthest, node.now(), self.carried, self.wan_rest, on_the_way)
+            delay = self._delay_above(state, node.now())
+            state.rhythm.answer(state.furthest, node.now(), self.carried, self.wan_rest, delay)
             if state.rhythm.rest:
                 state.answers = 0
         if message.kind == "mean":
             desk.mean = message
         elif message.kind == CATCH_UP:
             desk.told_above = False
+
+    def _delay_above(self, state: ServerState, now_s: float) -> int:
+        """Steps by which an answer is late for members: those since the round began.
+
+        Apart there are two more, one until a step is known here and one until its maker hears of the answer, or as many
+        as a member's round takes. And where that is many, this server hears of steps too seldom to count them.
+        """
+        heard = state.furthest - state.rhythm.began
+        if self.period(state):
+            return heard
+        known = [report for report in map(Report._make, state.reports) if report.step_s]
+        if not known:
+            return heard + 2
+        took_s = now_s - state.rhythm.began_s + mean(report.round_s for report in known)
+        return max(heard + 2, int(took_s / mean(report.step_s for report in known)))
 
     def _take_above(self, state: ServerState, message: Message) -> None:
         """z is the x of the link above."""
