@@ -29,6 +29,8 @@ PROBABILITY_BITS = 12
 TOTAL = 1 << PROBABILITY_BITS  # sum of a model's frequencies
 STATES = 4
 STATE_WORDS = 2 * STATES  # 16-bit words that carry the states
+MODEL = 32 + 2 * 256  # bytes of a model, at most
+MORE = 128  # a frequency from here on has its rest in a byte of its own
 _LOW = np.uint32(1 << 16)  # smallest state
 _WORD, _BITS, _20, _24 = (np.uint32(n) for n in (16, PROBABILITY_BITS, 20, 24))
 _MASK, _HALF = np.uint32(TOTAL - 1), np.uint32(0xFFFF)
@@ -75,6 +77,87 @@ def quantize_counts(counts: np.ndarray, frequencies: np.ndarray) -> None:
                 best, least = symbol, change
         frequencies[best] += step
         total += step
+
+
+# --- the model --------------------------------------------------------------------------------------------------
+
+SHORT, NO_MODEL, NO_SUM = -1, -2, -3  # what `read_model` returns where there is none
+
+
+@kernel((read_only(I64), I64, writable(U8)))
+def write_model(frequencies: np.ndarray, alphabet: int, model: np.ndarray) -> int:
+    """Write a model (`testbed.codecs.lossless.entropy`) to the beginning of model [MODEL]; how many bytes it takes."""
+    bits = (alphabet + 7) // 8
+    model[:bits] = 0
+    present = 0
+    for symbol in range(alphabet):
+        present += frequencies[symbol] > 0
+    place, more = bits, bits + present
+    for symbol in range(alphabet):
+        frequency = frequencies[symbol]
+        if frequency > 0:
+            model[symbol >> 3] |= np.uint8(1 << (symbol & 7))
+            long = frequency >= MORE
+            model[place] = np.uint8(frequency % MORE + (MORE if long else 0))
+            place += 1
+            if long:
+                model[more] = np.uint8(frequency // MORE)
+                more += 1
+    return more
+
+
+@kernel((read_only(U8), I64, writable(I64)))
+def read_model(data: np.ndarray, alphabet: int, frequencies: np.ndarray) -> int:
+    """Set frequencies [256] to those of the model that data begins with; the bytes that it takes, or what is wrong."""
+    bits = (alphabet + 7) // 8
+    if data.size < bits:
+        return SHORT
+    present = 0
+    for symbol in range(8 * bits):
+        here = data[symbol >> 3] >> (symbol & 7) & 1
+        if here and symbol >= alphabet:
+            return NO_MODEL
+        present += here
+    if present < 2:
+        return NO_MODEL
+    place, more, total = bits, bits + present, np.int64(0)
+    if data.size < more:
+        return SHORT
+    for symbol in range(256):
+        frequencies[symbol] = 0
+        if symbol < alphabet and data[symbol >> 3] >> (symbol & 7) & 1:
+            frequency = np.int64(data[place])
+            place += 1
+            if frequency >= MORE:
+                if more == data.size:
+                    return SHORT
+                frequency += MORE * (np.int64(data[more]) - 1)
+                more += 1
+            if frequency < 1:
+                return NO_SUM
+            frequencies[symbol] = frequency
+            total += frequency
+    return more if total == TOTAL else NO_SUM
+
+
+@kernel((read_only(I64), writable(U32)))
+def fill_table(frequencies: np.ndarray, table: np.ndarray) -> None:
+    """Write what `encode` goes by: table [256]."""
+    start = 0
+    for symbol in range(256):
+        table[symbol] = np.uint32(start << 16 | frequencies[symbol])
+        start += frequencies[symbol]
+
+
+@kernel((read_only(I64), writable(U32)))
+def fill_slots(frequencies: np.ndarray, slots: np.ndarray) -> None:
+    """Write what `decode` goes by: slots [TOTAL]; the frequencies sum to that."""
+    start = 0
+    for symbol in range(256):
+        entry = symbol << 24 | (frequencies[symbol] - 1) << 12
+        for place in range(frequencies[symbol]):
+            slots[start + place] = np.uint32(entry | place)
+        start += frequencies[symbol]
 
 
 # --- encoding ---------------------------------------------------------------------------------------------------

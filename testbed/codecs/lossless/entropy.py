@@ -29,7 +29,7 @@ from testbed.codecs.base import Buffers, Key, WireBuffers, stretches
 from testbed.codecs.buffers import Allocate, BufferPool
 from testbed.codecs.kernels import entropy as kernels
 from testbed.codecs.kernels.compiled import warm_up
-from testbed.codecs.kernels.entropy import STATE_WORDS, TOTAL
+from testbed.codecs.kernels.entropy import MODEL, NO_SUM, SHORT, STATE_WORDS, TOTAL
 from testbed.codecs.kernels.ternary import MAX_TRIT_BYTE
 from testbed.codecs.kernels.threads import CHUNK, in_chunks
 from testbed.codecs.registry import codec
@@ -42,7 +42,6 @@ from testbed.layout import Layout
 PLAIN, CONSTANT, CODED = 0, 1, 2
 ELEMENTS = 5  # a symbol is as much work as so many elements of other kernels, and a packed trit holds as many
 STREAM = CHUNK // ELEMENTS  # symbols of a stream; streams are coded on several threads
-_LOW_BITS, _MORE = 7, 0x80
 
 
 def worth_coding(plain_bytes: int, coded_bytes: int, seconds: float, rate_mbit: float) -> bool:
@@ -266,27 +265,22 @@ def _counts(symbols: np.ndarray) -> np.ndarray:
 
 
 def _pack_model(frequencies: np.ndarray, alphabet: int) -> np.ndarray:
-    present = frequencies > 0
-    kept = frequencies[present]
-    long = kept >> _LOW_BITS > 0
-    low = kept & (_MORE - 1) | np.where(long, _MORE, 0)
-    bits = np.packbits(present[:alphabet], bitorder="little")
-    return np.concatenate([bits, low.astype(np.uint8), (kept[long] >> _LOW_BITS).astype(np.uint8)])
+    model = np.empty(MODEL, np.uint8)
+    return model[: kernels.write_model(frequencies, alphabet, model)]
 
 
-def _unpack_model(cursor: _Cursor, alphabet: int) -> tuple[np.ndarray, np.ndarray]:
-    """The symbols that occur, and their frequencies."""
-    bits = np.unpackbits(cursor.take(-(-alphabet // 8)), bitorder="little")
-    present = np.flatnonzero(bits)
-    if present.size < 2 or present[-1] >= alphabet:
-        raise CodecError(f"{cursor.name}: a model of {present.size} symbols of an alphabet of {alphabet}")
-    low = cursor.take(present.size)
-    frequencies = (low & (_MORE - 1)).astype(np.int64)
-    long = low >= _MORE
-    frequencies[long] |= cursor.take(int(long.sum())).astype(np.int64) << _LOW_BITS
-    if frequencies.min() < 1 or frequencies.sum() != TOTAL:
+def _unpack_model(cursor: _Cursor, alphabet: int) -> np.ndarray:
+    """Its frequencies, int64 [256]."""
+    frequencies = np.empty(256, np.int64)
+    size = kernels.read_model(cursor.left, alphabet, frequencies)
+    if size == SHORT:
+        raise CodecError(f"{cursor.name}: a model that goes on beyond the end")
+    if size == NO_SUM:
         raise CodecError(f"{cursor.name}: the frequencies of a model are at least 1 and sum to {TOTAL}")
-    return present, frequencies
+    if size < 0:
+        raise CodecError(f"{cursor.name}: a model of fewer than two symbols, or of one beyond 0 .. {alphabet - 1}")
+    cursor.take(size)
+    return frequencies
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -319,14 +313,15 @@ def _read(cursor: _Cursor, symbols: np.ndarray, alphabet: int, allocate: Allocat
         if symbols.max(initial=0) >= alphabet:
             raise CodecError(f"{cursor.name}: a symbol beyond 0 .. {alphabet - 1}")
     elif form == CODED and symbols.size:
-        _decode_streams(cursor, symbols, *_unpack_model(cursor, alphabet), allocate)
+        _decode_streams(cursor, symbols, _unpack_model(cursor, alphabet), allocate)
     else:
         raise CodecError(f"{cursor.name}: {symbols.size} symbols in the unknown form {form}")
 
 
 def _streams(symbols: np.ndarray, frequencies: np.ndarray, allocate: Allocate) -> list[np.ndarray]:
     """The bytes of the number of words of each stream, then of each stream."""
-    table = ((np.cumsum(frequencies) - frequencies) << 16 | frequencies).astype(np.uint32)
+    table = np.empty(256, np.uint32)
+    kernels.fill_table(frequencies, table)
     most = STREAM + STATE_WORDS + 1  # words of a stream, which come to lie at the end of its part
     words = allocate(symbols.size + (most - STREAM) * -(-symbols.size // STREAM), np.uint16)
 
@@ -340,12 +335,9 @@ def _streams(symbols: np.ndarray, frequencies: np.ndarray, allocate: Allocate) -
     return [sizes.view(np.uint8), *(part.view(np.uint8) for part in parts)]
 
 
-def _decode_streams(
-    cursor: _Cursor, symbols: np.ndarray, present: np.ndarray, frequencies: np.ndarray, allocate: Allocate
-) -> None:
-    places = np.arange(TOTAL) - np.repeat(np.cumsum(frequencies) - frequencies, frequencies)
-    entries = (present << 24) | (frequencies - 1) << 12
-    slots = (np.repeat(entries, frequencies) | places).astype(np.uint32)
+def _decode_streams(cursor: _Cursor, symbols: np.ndarray, frequencies: np.ndarray, allocate: Allocate) -> None:
+    slots = np.empty(TOTAL, np.uint32)
+    kernels.fill_slots(frequencies, slots)
     sizes = cursor.take(4 * -(-symbols.size // STREAM)).view("<u4").tolist()
     if min(sizes) < STATE_WORDS:
         raise CodecError(f"{cursor.name}: a stream of {min(sizes)} words; it has at least {STATE_WORDS}")
@@ -363,7 +355,7 @@ def _decode_streams(
 
 
 class _Cursor:
-    """Reads a buffer from the wire from its beginning to its end."""
+    """Reads a buffer from the wire from its beginning to its end; `left` is what has not been read."""
 
     def __init__(self, buffer: Any, name: str) -> None:
         self.name = name
@@ -373,16 +365,16 @@ class _Cursor:
             raise CodecError(f"{name}: bytes expected, found {type(buffer).__name__}") from error
         if not view.c_contiguous:
             raise CodecError(f"{name}: contiguous bytes expected")
-        self._left = np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
+        self.left = np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
 
     def take(self, size: int) -> np.ndarray:
         """The next `size` bytes."""
-        if size > self._left.size:
-            raise CodecError(f"{self.name}: {size} more bytes expected, found {self._left.size}")
-        taken, self._left = self._left[:size], self._left[size:]
+        if size > self.left.size:
+            raise CodecError(f"{self.name}: {size} more bytes expected, found {self.left.size}")
+        taken, self.left = self.left[:size], self.left[size:]
         return taken
 
     def finish(self) -> None:
         """Raise CodecError unless everything has been read."""
-        if self._left.size:
-            raise CodecError(f"{self.name}: {self._left.size} bytes too many")
+        if self.left.size:
+            raise CodecError(f"{self.name}: {self.left.size} bytes too many")
