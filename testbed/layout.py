@@ -29,7 +29,7 @@ class Layer:
     offset: int  # elements
     last: bool  # belongs to the model's last layer, which TernGrad (3.3) and WeightGrad (4.3) keep in float
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of elements."""
         return prod(self.shape)
@@ -38,7 +38,7 @@ class Layer:
     def end(self) -> int:
         return self.offset + self.size
 
-    @property
+    @cached_property
     def slice(self) -> slice:
         return slice(self.offset, self.end)
 

@@ -112,8 +112,10 @@ class Adaptive(VectorCodec):
         steps = wire_array(buffers[0], np.float32, len(self.layout), "steps")
         symbols = self.runs.unpack(buffers[1])
         for layer, step in zip(self.layout, steps.tolist(), strict=True):
-            part = symbols[layer.slice]
-            top = max(MIDDLE - int(part.min(initial=MIDDLE)), int(part.max(initial=MIDDLE)) - MIDDLE)
+            top = MIDDLE
+            if LARGEST / MIDDLE < step <= LARGEST:  # then it is to be seen
+                part = symbols[layer.slice]
+                top = max(MIDDLE - int(part.min(initial=MIDDLE)), int(part.max(initial=MIDDLE)) - MIDDLE)
             if not 0 <= step <= LARGEST or step * top > LARGEST:
                 raise CodecError(f"layer {layer.name}: {top} steps of {step} are no finite value")
         vector, y = room(out, self.layout)

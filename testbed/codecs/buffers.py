@@ -1,8 +1,8 @@
 """Memory for messages that is used again once nobody holds the message any more.
 
-A fresh array of megabytes costs a page fault for each 4 KiB written, as long as coding them takes. A message may be
-in flight for any time, though, so a codec cannot know when to write to its memory again: the array itself says so, by
-ceasing to exist.
+A fresh array of megabytes costs a page fault for each 4 KiB written, as long as coding them takes; a small one lies in
+memory that the process has anyway. A message may be in flight for any time, though, so a codec cannot know when to
+write to its memory again: the array itself says so, by ceasing to exist.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 
 Allocate = Callable[[int, Any], np.ndarray]  # (count, dtype) to an array: `np.empty` or a pool's `take`
 
+SMALL = 1 << 16  # bytes up to which a fresh array, of memory that the process has, is the quicker one
 _SLACK = 4096  # bytes: of smaller arrays it does not matter how much larger their storage is
 
 
@@ -37,9 +38,11 @@ class BufferPool(threading.local):
         """An array [count] of `dtype`, its values undefined; slices and views of it hold its memory as it does."""
         dtype = np.dtype(dtype)
         nbytes = count * dtype.itemsize
+        if nbytes <= SMALL:
+            return np.empty(count, dtype)
         storage = self._storage(nbytes)
         # Over a memoryview, so that views refer to this array, not past it to the storage; then its end is theirs.
-        array = np.frombuffer(storage.data, np.uint8, nbytes) if nbytes else np.empty(0, np.uint8)
+        array = np.frombuffer(storage.data, np.uint8, nbytes)
         weakref.finalize(array, self._free.append, storage).atexit = False
         return array.view(dtype)
 

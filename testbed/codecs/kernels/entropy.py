@@ -27,6 +27,7 @@ from testbed.codecs.kernels.lanes import add, and_, low_byte, mul, or_, shl, shr
 
 PROBABILITY_BITS = 12
 TOTAL = 1 << PROBABILITY_BITS  # sum of a model's frequencies
+PLAIN, CONSTANT, CODED = 0, 1, 2  # forms of a run
 STATES = 4
 STATE_WORDS = 2 * STATES  # 16-bit words that carry the states
 MODEL = 32 + 2 * 256  # bytes of a model, at most
@@ -260,3 +261,60 @@ def decode(words: np.ndarray, slots: np.ndarray, symbols: np.ndarray) -> bool:
         a, b, c, d = b, c, d, a
         i += 1
     return position == words.size and a == b == c == d == _LOW
+
+
+# --- runs -------------------------------------------------------------------------------------------------------
+
+
+@kernel((read_only(U8), read_only(I64), I64, I64, writable(U8)))
+def read_runs(data: np.ndarray, lengths: np.ndarray, alphabet: int, longest: int, symbols: np.ndarray) -> Any:
+    """Read runs of such lengths from the beginning of data, up to the first that is malformed or has several streams.
+
+    Parameters
+    ----------
+    longest : symbols of a run of one stream
+    symbols : of all runs
+
+    Returns
+    -------
+    How many runs were read, and how many bytes.
+    """
+    frequencies, slots = np.empty(256, np.int64), np.empty(TOTAL, np.uint32)
+    taken, start = np.int64(0), np.int64(0)
+    for run in range(lengths.size):
+        here = symbols[start : start + lengths[run]]
+        used = np.int64(-1) if lengths[run] > longest else _read_run(data[taken:], alphabet, frequencies, slots, here)
+        if used < 0:
+            return run, taken
+        taken += used
+        start += lengths[run]
+    return lengths.size, taken
+
+
+@njit
+def _read_run(data: Any, alphabet: Any, frequencies: Any, slots: Any, symbols: Any) -> Any:
+    """The bytes of the run that data begins with; -1: it is malformed."""
+    if data.size < 1:
+        return np.int64(-1)
+    if data[0] == CODED and symbols.size > 0:
+        model = read_model(data[1:], alphabet, frequencies)
+        if model < 0 or data.size < model + 5:
+            return np.int64(-1)
+        count, place = np.int64(0), model + 5
+        for k in range(4):
+            count |= np.int64(data[1 + model + k]) << 8 * k
+        if count < STATE_WORDS or data.size < place + 2 * count:
+            return np.int64(-1)
+        fill_slots(frequencies, slots)
+        words = np.empty(count, np.uint16)
+        for k in range(count):
+            words[k] = np.uint16(data[place + 2 * k]) | np.uint16(data[place + 2 * k + 1]) << 8
+        return place + 2 * count if decode(words, slots, symbols) else np.int64(-1)
+    size = symbols.size if data[0] == PLAIN else 1
+    if data[0] > CONSTANT or data.size < 1 + size:
+        return np.int64(-1)
+    for i in range(symbols.size):
+        symbols[i] = data[1 + i] if data[0] == PLAIN else data[1]
+        if symbols[i] >= alphabet:
+            return np.int64(-1)
+    return np.int64(1 + size)

@@ -29,7 +29,7 @@ from testbed.codecs.base import Buffers, Key, WireBuffers, stretches
 from testbed.codecs.buffers import Allocate, BufferPool
 from testbed.codecs.kernels import entropy as kernels
 from testbed.codecs.kernels.compiled import warm_up
-from testbed.codecs.kernels.entropy import MODEL, NO_SUM, SHORT, STATE_WORDS, TOTAL
+from testbed.codecs.kernels.entropy import CODED, CONSTANT, MODEL, NO_SUM, PLAIN, SHORT, STATE_WORDS, TOTAL
 from testbed.codecs.kernels.ternary import MAX_TRIT_BYTE
 from testbed.codecs.kernels.threads import CHUNK, in_chunks
 from testbed.codecs.registry import codec
@@ -39,7 +39,6 @@ from testbed.errors import CodecError
 from testbed.gpu.moves import beside, near
 from testbed.layout import Layout
 
-PLAIN, CONSTANT, CODED = 0, 1, 2
 ELEMENTS = 5  # a symbol is as much work as so many elements of other kernels, and a packed trit holds as many
 STREAM = CHUNK // ELEMENTS  # symbols of a stream; streams are coded on several threads
 
@@ -144,6 +143,7 @@ class SymbolRuns:
         self.alphabet = alphabet
         self.symbols, self.levels = sum(lengths), 0
         self._runs = tuple(zip(names, stretches(lengths), strict=True))
+        self._lengths = np.array(lengths, np.int64)
         self._pool = BufferPool()
 
     def survey(self, symbols: np.ndarray) -> Survey:
@@ -174,9 +174,16 @@ class SymbolRuns:
         """The symbols at the beginning of a buffer, and what reads on behind them; errors as of `unpack`."""
         cursor = _Cursor(buffer, "symbols")
         symbols = self._pool.take(self.symbols)
-        for name, run in self._runs:
-            cursor.name = name
-            _read(cursor, symbols[run], self.alphabet, self._pool.take)
+        here = 0
+        while here < len(self._runs):
+            rest = symbols[self._runs[here][1].start :]
+            runs, size = kernels.read_runs(cursor.left, self._lengths[here:], self.alphabet, STREAM, rest)
+            cursor.take(size)
+            here += runs
+            if here < len(self._runs):  # one of several streams, or what is wrong with it is to be said
+                cursor.name, run = self._runs[here]
+                _read(cursor, symbols[run], self.alphabet, self._pool.take)
+                here += 1
         return symbols, cursor
 
 

@@ -158,6 +158,23 @@ def test_runs_have_models_of_their_own() -> None:
         runs.unpack(bytes([CONSTANT, 0, PLAIN, PLAIN]))
 
 
+def test_runs_of_one_stream_and_of_several_stand_in_one_buffer() -> None:
+    """Those of one stream are read together; one of several, or one that is malformed, by itself."""
+    lengths = [0, 1, 2000, STREAM + 5, 7, STREAM, 3000]
+    runs = SymbolRuns(243, [f"run {k}" for k in range(len(lengths))], lengths)
+    symbols = skewed(sum(lengths), 243)
+    symbols[2001 : 2001 + STREAM] = 5
+    packed = runs.pack(symbols)
+    assert np.array_equal(runs.unpack(packed), symbols)
+    apart = [
+        unpack_symbols(pack_symbols(symbols[stop - size : stop], 243), size, 243)
+        for size, stop in zip(lengths, np.cumsum(lengths), strict=True)
+    ]
+    assert np.array_equal(np.concatenate(apart), symbols)
+    with pytest.raises(CodecError, match="run 6: its streams are not those of 3000 symbols"):
+        runs.unpack(change(packed, packed.size - 1, packed[-1] ^ 1))
+
+
 def change(packed: np.ndarray, place: int, value: int) -> bytes:
     content = bytearray(packed.tobytes())
     content[place] = value
