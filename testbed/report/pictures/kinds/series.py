@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 from textwrap import fill
 
 import matplotlib
@@ -40,16 +41,17 @@ WIDTH_INCHES, HEIGHT_INCHES, ROW_INCHES = 11.0, 7.2, 2.1
 
 @dataclass(frozen=True)
 class Metric:
-    """A column of the summary, its head, and the factor from the one to the other."""
+    """A column of the summary, its head, the factor from the one to the other, and what no value can be above."""
 
     column: str
     head: str
     factor: float = 1.0
+    most: float = inf
 
 
 METRICS = (
     Metric("time_to_target_s", "time to target, s"),
-    Metric("final_accuracy", "accuracy, %", 100.0),
+    Metric("final_accuracy", "accuracy, %", 100.0, most=100.0),
     Metric("final_loss", "training loss"),
     Metric("mean_step_s", "time of a step, s"),
     Metric("bytes_a_step", "bytes of a step on all links, MB", 1e-6),
@@ -211,7 +213,8 @@ def _means(frame: pd.DataFrame, here: dict[int, str], count: int, metric: Metric
         if len(values) and not np.isnan(values).any():
             means[place] = values.mean()
             half = float(np.nan_to_num(half_width(values)))
-            halves[:, place] = min(half, means[place] - values.min() / 2), half  # a logarithmic axis has no 0
+            below = min(half, means[place] - values.min() / 2)  # a logarithmic axis has no 0
+            halves[:, place] = below, min(half, metric.most - means[place])
     return means, np.maximum(halves, 0.0)
 
 
