@@ -100,6 +100,8 @@ def test_a_seed_that_did_not_reach_the_target_is_counted(make_run: MakeRun) -> N
     heads, cells = rows(frame)
     assert cells[2][heads.index("time to target")] == "not reached by 1"
     assert "with 1 of 3 seeds" in next(s for s in headlines(run, frame) if s.startswith("WeightGrad"))
+    frame.loc[frame["seed"] == 1, "time_to_target_s"] = float("nan")
+    assert "with every seed in 120 steps" in sentences.verdict(run, frame)
 
 
 def test_several_seeds_make_one_row_with_its_interval(make_run: MakeRun) -> None:

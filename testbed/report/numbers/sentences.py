@@ -121,8 +121,9 @@ def verdict(run: Run, frame: pd.DataFrame) -> str:
         return ""
     first = together.iloc[0]
     if is_missing(first["time_to_target_s"]):
-        done = frame["status"].eq("finished").all()
-        return f"No system reached {target} in {frame['steps'].max():,} steps" + (RAISE if done else "")
+        done, some = frame["status"].eq("finished").all(), frame["time_to_target_s"].notna().any()
+        whom = " with every seed" if some else ""
+        return f"No system reached {target}{whom} in {frame['steps'].max():,} steps" + (RAISE if done else "")
     how = "first, in" if len(together) > 1 else "in"
     sentence = f"{look(first['system']).label} reaches {target} {how} {duration(first['time_to_target_s'])}"
     speedup = first["speedup_vs_baseline"]
