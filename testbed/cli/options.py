@@ -155,6 +155,8 @@ def points(
     settings, axes = load.parse_changes(options.settings), sweeps.parse(getattr(options, "sweep", ()))
     more = faults(options) if hasattr(options, "faults") else ()
     by = dict.fromkeys(settings, "--set") | {key: "--sweep" for axis in axes for key in axis}
+    if getattr(options, "sizes", None):
+        by["compute.sizes"] = "--sizes"
     asked = {**settings, **(changes or {})}
     return load.load(options.file, asked, options.scale, options.systems, seeds, options.plugin, more, axes, by)
 

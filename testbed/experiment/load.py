@@ -100,8 +100,9 @@ def load(
         if faults:
             data["faults"] = [*_list(data.get("faults", []), f"{source}: faults"), *faults]
         plain.check(data, source)  # which the file was when it was read, but not the changes
+        present = _table(data.get("systems", {}), f"{source}: systems")
+        _check_sizes(data, {*present, *systems}, source)
         if systems:
-            present = _table(data.get("systems", {}), f"{source}: systems")
             data["systems"] = {system: present.get(system, {}) for system in systems}
         if seeds:
             _table(data.setdefault("run", {}), f"{source}: run")["seeds"] = list(seeds)
@@ -295,6 +296,15 @@ def _check_scale(table: Mapping[str, Any], data: Mapping[str, Any], source: str,
         if isinstance(changes := table.get(key), dict):
             kind = _kind(key, {**data.get(key, {}), **changes}, source)
             strict.check_keys(changes, inspect.type_info(kind), source, f"{where}.{key}")
+
+
+def _check_sizes(data: Mapping[str, Any], systems: Collection[str], source: str) -> None:
+    """Sizes that are stated are of systems of the file, or of those that are asked for."""
+    compute = data.get("compute")
+    stated = compute.get("sizes") if isinstance(compute, Mapping) else None
+    for name in stated if isinstance(stated, Mapping) else ():
+        if name not in systems:
+            raise InputError(f"{source}: compute.sizes: no system '{name}' here{nearest(str(name), systems)}")
 
 
 def _check_names(experiment: Experiment, source: str) -> None:

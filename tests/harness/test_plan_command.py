@@ -158,6 +158,8 @@ def test_of_a_file_systems_with_sizes_that_nobody_knows_are_left_out(
     assert any("Left out: dgc, gaia" in note and "--sizes" in note for note in answer["notes"])
     assert main(["plan", str(file), "--sizes", "dgc=0.01", "--json"]) == 0
     assert [row["system"] for row in json.loads(capsys.readouterr().out)["systems"]] == ["baseline", "dgc"]
+    assert main(["plan", str(file), "--sizes", "dcg=0.01"]) == 2
+    assert "--sizes compute.sizes: no system 'dcg' here; did you mean 'dgc'?" in capsys.readouterr().err
     assert main(["plan", str(file), "--systems", "dgc"]) == 2
     assert "dgc: how large its messages are" in capsys.readouterr().err
 
