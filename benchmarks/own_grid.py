@@ -19,9 +19,7 @@ Two maps: when the model that a system reports is at the target, and when every 
 is the end of a run besides, played once in each cell with as many steps as the target took (`closing`); of what
 averages every so many steps its next averaging; all others hold it at once.
 
-Writes grid.csv, systems.csv, finals.csv, grid.md and grid.png each time that a workload is done: in each cell our
-speedup over the best other system, the geometric mean over the seeds with its 95 % interval; which one that is; and the
-part of its step that is neither computing nor coding. A system of which a seed misses the target is not the best.
+Writes systems.csv and finals.csv each time that a workload is done, and `own_map.py` makes of them what people read.
 """
 
 from __future__ import annotations
@@ -29,31 +27,24 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
+import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import ceil, exp, nan
+from math import ceil, nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import tomli_w
-from matplotlib.axes import Axes
-from matplotlib.colors import TwoSlopeNorm
-from matplotlib.patches import Rectangle
 
 import testbed
 from testbed.experiment.load import find, load
 from testbed.files import write_whole
 from testbed.interpreter import testbed as command
 from testbed.record.info import DONE
-from testbed.report.looks import look
-from testbed.report.numbers.interval import half_width
-from testbed.report.numbers.tables import markdown_table
-from testbed.report.numbers.wording import NONE, duration, percent, times
-from testbed.report.pictures.style import COLUMN, INK, Sheet, drawing, save
 
 OURS = "concord"
 OVERLAPS = (OURS, "weightgrad", "deco")  # workers go on meanwhile: the steps to a target depend on the network
@@ -67,11 +58,7 @@ PROFILES = {
 DEVICES = ("m60", "l40s", "h100")
 WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final metrics are compared
 LONGER = (100, 200)  # steps between two averagings
-MOST = 0.5  # part of its step that the other spends on communication: there we aim at twice as fast
-KEYS = ["workload", "profile", "device"]
-REPORTED, HELD = "target_s", "held_s"
-MAPS = {REPORTED: "reported", HELD: "held by every worker"}
-FIGURES = ["waiting", "other_s", "ours_s", "speedup", "low", "high"]
+MAP = Path(__file__).with_name("own_map.py")
 
 
 @dataclass(frozen=True)
@@ -272,7 +259,7 @@ def of_others(timed: testbed.Run, needed: pd.Series, periods: Mapping[str, int])
 
 def _rows(found: pd.DataFrame) -> pd.DataFrame:
     waiting = 1 - (found["mean_compute_s"] + found["mean_codec_s"]) / found["mean_step_s"]
-    columns = ["system", "seed", "steps", REPORTED, HELD, "mean_step_s", "waiting"]
+    columns = ["system", "seed", "steps", "target_s", "held_s", "mean_step_s", "waiting"]
     return found.assign(waiting=waiting)[columns]
 
 
@@ -282,44 +269,16 @@ def closing(run: testbed.Run) -> float:
     return float(result.tests["time_s"].max() - result.steps["time_s"].max())
 
 
-def compared(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row for each cell and map: the best other system, and how much sooner ours is there."""
-    rows = []
-    for keys, here in frame.groupby(KEYS, sort=False):
-        for kind in MAPS:
-            rows.append(dict(zip(KEYS, keys, strict=True)) | {"map": kind} | _of_cell(here, kind))
-    return pd.DataFrame(rows)
-
-
-def _of_cell(here: pd.DataFrame, kind: str) -> dict[str, Any]:
-    reached = here.pivot(index="system", columns="seed", values=kind).dropna()
-    row: dict[str, Any] = dict.fromkeys(FIGURES, nan) | {"best_other": ""}
-    others = reached.drop(index=OURS, errors="ignore")
-    if not len(others):
-        return row
-    best = np.log(others).mean(axis=1).idxmin()
-    row |= {"best_other": best, "other_s": exp(np.log(others.loc[best]).mean())}
-    row["waiting"] = here[here["system"] == best]["waiting"].mean()
-    if OURS in reached.index:
-        row["ours_s"] = exp(np.log(reached.loc[OURS]).mean())
-        row |= dict(zip(("speedup", "low", "high"), ratio(others.loc[best] / reached.loc[OURS]), strict=True))
-    return row
-
-
-def ratio(paired: pd.Series) -> tuple[float, float, float]:
-    """The geometric mean of the seeds' ratios and the ends of its 95 % interval."""
-    logs = np.log(paired).to_numpy()
-    mean, wide = float(logs.mean()), half_width(logs) if len(logs) > 1 else nan
-    return exp(mean), exp(mean - wide), exp(mean + wide)
-
-
 def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
-    """Ours and the best other of the file's own cell after as many steps and in as much time, seed by seed."""
+    """Ours and the best other of the file's own cell after as many steps and in as much time, seed by seed.
+
+    `cells`: the map so far, as `own_map.py` writes it.
+    """
     experiment = tuned(plan, workload)
     known = load(experiment)[0].experiment
-    own = cells[(cells["workload"] == workload) & (cells["map"] == REPORTED)]
+    own = cells.query("workload == @workload and map == 'target_s'")
     own = own[(own["profile"] == known.topology.profile) & (own["device"] == known.compute.device)]
-    others = [name for name in own["best_other"] if name]
+    others = list(own["best_other"].dropna())
 
     def play(folder: str, systems: Sequence[str], steps: int) -> testbed.Run:
         chosen = ["--systems", ",".join(systems), "--seeds", ",".join(plan.seeds)]
@@ -349,91 +308,6 @@ def in_as_much_time(run: testbed.Run, steps: int) -> int:
     return int(steps * held_s.drop(OURS).iloc[0] / held_s[OURS])
 
 
-def markdown(frame: pd.DataFrame) -> str:
-    """A table for each map."""
-    return "\n".join(f"{heading(kind)}\n\n{_table(frame[frame['map'] == kind])}\n" for kind in MAPS)
-
-
-def heading(kind: str) -> str:
-    return f"The target is reached by the model that is {MAPS[kind]}:"
-
-
-def _table(frame: pd.DataFrame) -> str:
-    heads = [*KEYS, "best other", "its step waits", "its time", "ours", "speedup", "95 %"]
-    rows = []
-    for row in frame.to_dict("records"):
-        interval = NONE if pd.isna(row["low"]) else f"{row['low']:.2f} to {row['high']:.2f}"
-        cells = [_or_none(row[key], duration) for key in ("other_s", "ours_s")]
-        waits, speedup = _or_none(row["waiting"], percent), _or_none(row["speedup"], times)
-        rows.append([*(row[key] for key in KEYS), label(row["best_other"]), waits, *cells, speedup, interval])
-    return markdown_table(heads, rows)
-
-
-def label(system: str) -> str:
-    """A system's name in words, with its period where that is not its own."""
-    name, _, period = system.rpartition("-")
-    if period.isdigit() and int(period) in LONGER:
-        return f"{look(name).label}, {period}"
-    return look(system).label if system else NONE
-
-
-def of_finals(frame: pd.DataFrame) -> str:
-    """A sentence for each workload, and for as many steps and as much time."""
-    said = []
-    for (workload, alike), here in frame.groupby(["workload", "alike"], sort=False):
-        by_seed = here.pivot(index="seed", columns="system", values="metric")
-        ended = here.groupby("system")[["steps", "held_s"]].mean()
-        means = ", ".join(
-            f"{label(name)} {by_seed[name].mean():.4g} ({row['steps']:.0f} steps, {duration(row['held_s'])})"
-            for name, row in ended.iterrows()
-        )
-        line = (
-            f"- {workload}, as {'many steps' if alike == 'steps' else 'much time'} on the file's own network: {means}"
-        )
-        if len(others := [name for name in by_seed if name != OURS]) == 1:
-            apart = (by_seed[OURS] - by_seed[others[0]]).to_numpy()
-            wide = half_width(apart) if len(apart) > 1 else nan
-            line += f"; ours less the other's, paired: {apart.mean():+.4g} ± {wide:.2g}"
-        said.append(line + ".")
-    return "\n".join(said)
-
-
-def _or_none(value: float, write: Callable[[Any], str]) -> str:
-    return NONE if pd.isna(value) else write(value)
-
-
-def draw(frame: pd.DataFrame) -> Sheet:
-    """A row for each map, a column for each workload; frames mark where the other waits for over half of its step."""
-    workloads = list(dict.fromkeys(frame["workload"]))
-    with drawing(COLUMN):
-        figure = Sheet(3.45 * len(workloads), 2.7 * len(MAPS) + 0.2, COLUMN)
-        norm = TwoSlopeNorm(0.0, -1.0, max([1.0, *np.log2(frame["speedup"].dropna())]))
-        grid = figure.subplots(len(MAPS), len(workloads), squeeze=False)
-        for row, (kind, name) in zip(grid, MAPS.items(), strict=True):
-            for axes, workload in zip(row, workloads, strict=True):
-                _map(axes, frame[(frame["workload"] == workload) & (frame["map"] == kind)], norm)
-                axes.set_title(f"{workload}: {name}")
-        figure.suptitle(f"{look(OURS).label} against the best other system", x=0.01, ha="left", fontweight="bold")
-    return figure
-
-
-def _map(axes: Axes, here: pd.DataFrame, norm: TwoSlopeNorm) -> None:
-    profiles, devices = (list(dict.fromkeys(here[key])) for key in ("profile", "device"))
-    grid = here.pivot(index="profile", columns="device", values="speedup").loc[profiles, devices]
-    axes.imshow(np.ma.masked_invalid(np.log2(grid)), cmap="PuOr", norm=norm, aspect="auto")
-    axes.set_xticks(range(len(devices)), devices)
-    axes.set_yticks(range(len(profiles)), profiles)
-    axes.grid(visible=False)
-    for row in here.itertuples():
-        x, y = devices.index(row.device), profiles.index(row.profile)
-        said = _or_none(row.speedup, lambda value: f"{value:.2g}×")
-        other = label(row.best_other) if row.best_other else "nobody"
-        back = axes.text(x, y, f"{said}\n{other}", ha="center", va="center", fontsize=6, color=INK.text)
-        back.set_bbox({"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 1})
-        if row.waiting > MOST:
-            axes.add_patch(Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, ec=INK.text, lw=1.2))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 
@@ -452,25 +326,21 @@ def main() -> None:
     options = vars(parser.parse_args())
     out: Path = options.pop("out")
     plan = Plan(**{**options, "changes": tuple(options["changes"])})
-    frames: list[pd.DataFrame] = []
-    ends: list[pd.DataFrame] = []
+    systems, ends = pd.DataFrame(), pd.DataFrame()
     for workload in plan.workloads:  # what is known after each is written: the next takes hours
-        frames += measured(plan, workload)
-        frame = pd.concat(frames, ignore_index=True)
-        ends.append(finals(plan, workload, compared(frame)))
-        write(out, frame, pd.concat(ends, ignore_index=True))
+        systems = pd.concat([systems, *measured(plan, workload)], ignore_index=True)
+        cells = mapped(out, systems=systems)
+        ends = pd.concat([ends, finals(plan, workload, cells)], ignore_index=True)
+        mapped(out, finals=ends)
 
 
-def write(out: Path, frame: pd.DataFrame, last: pd.DataFrame) -> None:
-    """Write what `measured` and `finals` found, as tables, in words and as a picture."""
-    cells = compared(frame)
-    said = f"{markdown(cells)}\nFinal metrics:\n\n{of_finals(last)}"
+def mapped(out: Path, **tables: pd.DataFrame) -> pd.DataFrame:
+    """Keep tables, and make the map of what is kept: its cells."""
     out.mkdir(parents=True, exist_ok=True)
-    for name, table in (("systems", frame), ("grid", cells), ("finals", last)):
+    for name, table in tables.items():
         table.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
-    write_whole(out / "grid.md", said + "\n")
-    save(draw(cells), out / "grid.png")
-    print(said)
+    subprocess.run([sys.executable, "-P", MAP, out], check=True)
+    return pd.read_csv(out / "grid.csv")
 
 
 if __name__ == "__main__":

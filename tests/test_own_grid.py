@@ -10,8 +10,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-OWN_GRID = Path(__file__).parents[1] / "benchmarks" / "own_grid.py"
-GRID: dict[str, Any] = runpy.run_path(str(OWN_GRID), run_name="imported")
+HOME = Path(__file__).parents[1]
+KEPT = HOME / "results" / "reference" / "own"
+GRID: dict[str, Any] = runpy.run_path(str(HOME / "benchmarks" / "own_grid.py"), run_name="imported")
+MAP: dict[str, Any] = runpy.run_path(str(HOME / "benchmarks" / "own_map.py"), run_name="imported")
 
 
 def rows(device: str, system: str, *target_s: float | None, waiting: float = 0.1, later_s: float = 0.0) -> list[Any]:
@@ -33,7 +35,7 @@ def cells() -> pd.DataFrame:
             *rows("h100", "weightgrad", None, None),
         ]
     )
-    compared: pd.DataFrame = GRID["compared"](frame)
+    compared: pd.DataFrame = MAP["compared"](frame)
     return compared
 
 
@@ -77,12 +79,19 @@ def test_what_is_known_is_written_after_each_workload(tmp_path: Path, monkeypatc
     assert "own, as many steps" in (tmp_path / "grid.md").read_text()
 
 
+def test_the_kept_map_is_what_the_kept_tables_give() -> None:
+    cells = MAP["compared"](pd.read_csv(KEPT / "systems.csv"))
+    pd.testing.assert_frame_equal(cells, pd.read_csv(KEPT / "grid.csv"), rtol=1e-5)
+    said = (KEPT / "grid.md").read_text()
+    assert MAP["markdown"](cells) in said and MAP["of_finals"](pd.read_csv(KEPT / "finals.csv")) in said
+
+
 @pytest.mark.slow
 def test_where_nobody_arrives_nothing_is_said(cells: pd.DataFrame, tmp_path: Path) -> None:
     assert cells.iloc[2]["best_other"] == "" and cells.iloc[2][["speedup", "ours_s", "other_s"]].isna().all()
-    said = [line for line in GRID["markdown"](cells).splitlines() if "h100" in line]
+    said = [line for line in MAP["markdown"](cells).splitlines() if "h100" in line]
     assert len(said) == 2 and not any("×" in line or "nan" in line for line in said)
-    GRID["save"](GRID["draw"](cells), tmp_path / "grid.png")
+    MAP["save"](MAP["draw"](cells), tmp_path / "grid.png")
     assert (tmp_path / "grid.png").stat().st_size > 5000
 
 
@@ -100,7 +109,7 @@ def test_who_averages_now_and_then_is_played_at_longer_periods_as_well(tmp_path:
     ]
     assert systems["local-sgd-200"] == {"of": "local-sgd", "local_steps": 200}
     assert systems["local-sgd-50-200"]["of"] == "local-sgd"
-    assert GRID["label"]("local-sgd-200") == "Local SGD, 200" and GRID["label"]("local-sgd") == "Local SGD"
+    assert MAP["label"]("local-sgd-200") == "Local SGD, 200" and MAP["label"]("local-sgd") == "Local SGD"
 
 
 def test_final_metrics_are_compared_seed_by_seed() -> None:
@@ -111,7 +120,7 @@ def test_final_metrics_are_compared_seed_by_seed() -> None:
         for system, metric in (("concord", 0.52), ("weightgrad", 0.5))
         for seed in range(3)
     ]
-    by_steps, by_time = GRID["of_finals"](pd.DataFrame(records)).splitlines()
+    by_steps, by_time = MAP["of_finals"](pd.DataFrame(records)).splitlines()
     assert "own, as many steps" in by_steps and "(400 steps, 24.0 s)" in by_steps and "+0.02 ± " in by_steps
     assert "own, as much time" in by_time and "(540 steps, 24.0 s)" in by_time
 

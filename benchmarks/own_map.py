@@ -1,0 +1,171 @@
+"""The map of our own system from what `own_grid.py` found: tables, sentences and a picture.
+
+    python benchmarks/own_map.py [FOLDER]
+
+Reads systems.csv (each system and seed in each cell: when the reported model is at the target, and when every worker
+holds one that is) and, where it is there, finals.csv (final metrics) of the folder, and writes grid.csv, grid.md and
+grid.png into it: in each cell our speedup over the best other system, the geometric mean over the seeds with its 95 %
+interval; which one that is; and the part of its step that is neither computing nor coding. A system of which a seed
+misses the target is not the best.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from math import exp, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.patches import Rectangle
+
+from testbed.files import write_whole
+from testbed.report.looks import look
+from testbed.report.numbers.interval import half_width
+from testbed.report.numbers.tables import markdown_table
+from testbed.report.numbers.wording import NONE, duration, percent, times
+from testbed.report.pictures.style import COLUMN, INK, Sheet, drawing, save
+
+OURS = "concord"
+MOST = 0.5  # part of its step that the other spends on communication: there we aim at twice as fast
+KEYS = ["workload", "profile", "device"]
+MAPS = {"target_s": "reported", "held_s": "held by every worker"}  # systems.csv's columns
+FIGURES = ["waiting", "other_s", "ours_s", "speedup", "low", "high"]
+
+
+def compared(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row for each cell and map: the best other system, and how much sooner ours is there."""
+    rows = []
+    for keys, here in frame.groupby(KEYS, sort=False):
+        for kind in MAPS:
+            rows.append(dict(zip(KEYS, keys, strict=True)) | {"map": kind} | _of_cell(here, kind))
+    return pd.DataFrame(rows)
+
+
+def _of_cell(here: pd.DataFrame, kind: str) -> dict[str, Any]:
+    reached = here.pivot(index="system", columns="seed", values=kind).dropna()
+    row: dict[str, Any] = dict.fromkeys(FIGURES, nan) | {"best_other": ""}
+    others = reached.drop(index=OURS, errors="ignore")
+    if not len(others):
+        return row
+    best = np.log(others).mean(axis=1).idxmin()
+    row |= {"best_other": best, "other_s": exp(np.log(others.loc[best]).mean())}
+    row["waiting"] = here[here["system"] == best]["waiting"].mean()
+    if OURS in reached.index:
+        row["ours_s"] = exp(np.log(reached.loc[OURS]).mean())
+        row |= dict(zip(("speedup", "low", "high"), ratio(others.loc[best] / reached.loc[OURS]), strict=True))
+    return row
+
+
+def ratio(paired: pd.Series) -> tuple[float, float, float]:
+    """The geometric mean of the seeds' ratios and the ends of its 95 % interval."""
+    logs = np.log(paired).to_numpy()
+    mean, wide = float(logs.mean()), half_width(logs) if len(logs) > 1 else nan
+    return exp(mean), exp(mean - wide), exp(mean + wide)
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """A table for each map."""
+    return "\n".join(f"{heading(kind)}\n\n{_table(frame[frame['map'] == kind])}\n" for kind in MAPS)
+
+
+def heading(kind: str) -> str:
+    return f"The target is reached by the model that is {MAPS[kind]}:"
+
+
+def _table(frame: pd.DataFrame) -> str:
+    heads = [*KEYS, "best other", "its step waits", "its time", "ours", "speedup", "95 %"]
+    rows = []
+    for row in frame.to_dict("records"):
+        interval = NONE if pd.isna(row["low"]) else f"{row['low']:.2f} to {row['high']:.2f}"
+        cells = [_or_none(row[key], duration) for key in ("other_s", "ours_s")]
+        waits, speedup = _or_none(row["waiting"], percent), _or_none(row["speedup"], times)
+        rows.append([*(row[key] for key in KEYS), label(row["best_other"]), waits, *cells, speedup, interval])
+    return markdown_table(heads, rows)
+
+
+def label(system: str) -> str:
+    """A system's name in words, with its period where that is `own_grid.py`'s: three digits."""
+    name, _, period = system.rpartition("-")
+    if period.isdigit() and len(period) == 3:
+        return f"{look(name).label}, {period}"
+    return look(system).label if system else NONE
+
+
+def of_finals(frame: pd.DataFrame) -> str:
+    """A sentence for each workload, and for as many steps and as much time."""
+    said = []
+    for (workload, alike), here in frame.groupby(["workload", "alike"], sort=False):
+        by_seed = here.pivot(index="seed", columns="system", values="metric")
+        ended = here.groupby("system")[["steps", "held_s"]].mean()
+        means = ", ".join(
+            f"{label(name)} {by_seed[name].mean():.4g} ({row['steps']:.0f} steps, {duration(row['held_s'])})"
+            for name, row in ended.iterrows()
+        )
+        line = (
+            f"- {workload}, as {'many steps' if alike == 'steps' else 'much time'} on the file's own network: {means}"
+        )
+        if len(others := [name for name in by_seed if name != OURS]) == 1:
+            apart = (by_seed[OURS] - by_seed[others[0]]).to_numpy()
+            wide = half_width(apart) if len(apart) > 1 else nan
+            line += f"; ours less the other's, paired: {apart.mean():+.4g} ± {wide:.2g}"
+        said.append(line + ".")
+    return "\n".join(said)
+
+
+def _or_none(value: float, write: Callable[[Any], str]) -> str:
+    return NONE if pd.isna(value) else write(value)
+
+
+def draw(frame: pd.DataFrame) -> Sheet:
+    """A row for each map, a column for each workload; frames mark where the other waits for over half of its step."""
+    workloads = list(dict.fromkeys(frame["workload"]))
+    with drawing(COLUMN):
+        figure = Sheet(3.45 * len(workloads), 2.7 * len(MAPS) + 0.2, COLUMN)
+        norm = TwoSlopeNorm(0.0, -1.0, max([1.0, *np.log2(frame["speedup"].dropna())]))
+        grid = figure.subplots(len(MAPS), len(workloads), squeeze=False)
+        for row, (kind, name) in zip(grid, MAPS.items(), strict=True):
+            for axes, workload in zip(row, workloads, strict=True):
+                _map(axes, frame[(frame["workload"] == workload) & (frame["map"] == kind)], norm)
+                axes.set_title(f"{workload}: {name}")
+        figure.suptitle(f"{look(OURS).label} against the best other system", x=0.01, ha="left", fontweight="bold")
+    return figure
+
+
+def _map(axes: Axes, here: pd.DataFrame, norm: TwoSlopeNorm) -> None:
+    profiles, devices = (list(dict.fromkeys(here[key])) for key in ("profile", "device"))
+    grid = here.pivot(index="profile", columns="device", values="speedup").loc[profiles, devices]
+    axes.imshow(np.ma.masked_invalid(np.log2(grid)), cmap="PuOr", norm=norm, aspect="auto")
+    axes.set_xticks(range(len(devices)), devices)
+    axes.set_yticks(range(len(profiles)), profiles)
+    axes.grid(visible=False)
+    for row in here.itertuples():
+        x, y = devices.index(row.device), profiles.index(row.profile)
+        said = _or_none(row.speedup, lambda value: f"{value:.2g}×")
+        other = label(row.best_other) if row.best_other else "nobody"
+        back = axes.text(x, y, f"{said}\n{other}", ha="center", va="center", fontsize=6, color=INK.text)
+        back.set_bbox({"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 1})
+        if row.waiting > MOST:
+            axes.add_patch(Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, ec=INK.text, lw=1.2))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("results/reference/own"))
+    folder: Path = parser.parse_args().folder
+    cells = compared(pd.read_csv(folder / "systems.csv"))
+    said = markdown(cells)
+    if (last := folder / "finals.csv").is_file():
+        said += f"\nFinal metrics:\n\n{of_finals(pd.read_csv(last))}\n"
+    cells.to_csv(folder / "grid.csv", index=False, float_format="%.6g")
+    write_whole(folder / "grid.md", said)
+    save(draw(cells), folder / "grid.png")
+    print(said)
+
+
+if __name__ == "__main__":
+    main()
