@@ -173,13 +173,14 @@ def length(steps: int) -> list[str]:
 class Base:
     """What is known of a workload's others: their file, their runs on its own network, the steps that each seed took.
 
-    `periods`: after how many steps each averages, 0 for those that say nothing of the kind. `overlapping`: those of the
-    file that are played in every cell.
+    `needed`: those steps, between two of them where the tests say so, and `resolution`, the part by which they may be
+    off. `periods`: after how many steps each averages, 0 for those that say nothing of the kind. `overlapping`: those
+    of the file that are played in every cell.
     """
 
     experiment: str
     run: testbed.Run
-    needed: pd.Series
+    needed: pd.DataFrame
     periods: Mapping[str, int]
     overlapping: Sequence[str]
 
@@ -191,9 +192,8 @@ class Base:
         others = [name for name in known.systems if name not in OVERLAPS]
         seeds = ["--seeds", ",".join(plan.seeds)]
         run = played(plan, plan.records / workload / "base", experiment, "--systems", ",".join(others), *seeds)
-        needed = run.summary.set_index(["system", "seed"])["steps_to_target"].dropna().astype(int)
         periods = {name: period_of(known, name) for name in others}
-        return cls(experiment, run, needed, periods, [name for name in known.systems if name in OVERLAPS])
+        return cls(experiment, run, steps_needed(run), periods, [name for name in known.systems if name in OVERLAPS])
 
 
 def measured(plan: Plan, workload: str) -> list[pd.DataFrame]:
@@ -218,7 +218,7 @@ def in_cell(plan: Plan, workload: str, base: Base, profile: str, device: str) ->
         return played(plan, here / name, base.experiment, *chosen, *where, *arguments, alone=False)
 
     sized = ["--timing-only", "--sizes", os.path.relpath(base.run.folder), "--seeds", plan.seeds[0]]
-    most = max(base.needed) + max(base.periods.values())
+    most = ceil(base.needed["steps"].max()) + max(base.periods.values())
     timed = play("timed", list(base.periods), *sized, *length(most))
     whole = {name: play(name, [name], *seeds) for name in base.overlapping}
     end_s = 0.0
@@ -226,6 +226,24 @@ def in_cell(plan: Plan, workload: str, base: Base, profile: str, device: str) ->
         end_s = closing(play("end", [OURS], "--seeds", plan.seeds[0], *length(needed_by(whole[OURS], plan.seeds[0]))))
     rows = [of_played(run, end_s if name == OURS else 0.0) for name, run in whole.items()]
     return pd.concat([*rows, of_others(timed, base.needed, base.periods)], ignore_index=True)
+
+
+def steps_needed(run: testbed.Run) -> pd.DataFrame:
+    """By system and seed, of those that came to the target: see `Base.needed`."""
+    reached = run.summary.set_index(["system", "seed"]).dropna(subset="time_to_target_s")
+    done_s = {(result.system, result.seed): times_of(result) for result in run.results}
+    steps = [np.interp(at_s, done_s[key], range(len(done_s[key]))) for key, at_s in reached["time_to_target_s"].items()]
+    return reached.assign(steps=steps, resolution=open_part(reached))[["steps", "resolution"]]
+
+
+def times_of(result: Any) -> np.ndarray:
+    """When so many steps are done, from none to all."""
+    return np.append(0.0, result.steps["time_s"].to_numpy())
+
+
+def open_part(reached: pd.DataFrame) -> pd.Series:
+    """The part by which the time to the target may be off, since it lies between two tests."""
+    return reached["resolution_s"] / reached["time_to_target_s"] / 2
 
 
 def needed_by(run: testbed.Run, seed: str) -> int:
@@ -237,29 +255,29 @@ def needed_by(run: testbed.Run, seed: str) -> int:
 def of_played(run: testbed.Run, closing_s: float) -> pd.DataFrame:
     """A row for each seed of what was played here; `closing_s`: until all hold what is reported."""
     found = run.summary.assign(target_s=run.summary["time_to_target_s"], steps=run.summary["steps_to_target"])
-    return _rows(found.assign(held_s=found["target_s"] + closing_s))
+    return _rows(found.assign(held_s=found["target_s"] + closing_s, resolution=open_part(found)))
 
 
-def of_others(timed: testbed.Run, needed: pd.Series, periods: Mapping[str, int]) -> pd.DataFrame:
+def of_others(timed: testbed.Run, needed: pd.DataFrame, periods: Mapping[str, int]) -> pd.DataFrame:
     """A row for each system and seed that was timed here: when as many steps as it needs are done."""
-    done_s = {result.system: np.append(0.0, result.steps["time_s"].to_numpy()) for result in timed.results}
+    done_s = {result.system: times_of(result) for result in timed.results}
     rows = []
     for record in timed.summary.to_dict("records"):
         system = record["system"]
         for seed in needed.index.unique("seed"):
-            steps = needed.get((system, seed))
-            row = {**record, "seed": seed, "steps": steps, "target_s": nan, "held_s": nan}
-            if steps is not None:
-                period = periods[system] or 1
-                whole = ceil(steps / period) * period
-                row |= {"target_s": done_s[system][steps], "held_s": done_s[system][whole]}
+            row = {**record, "seed": seed, **dict.fromkeys(("steps", "resolution", "target_s", "held_s"), nan)}
+            if (system, seed) in needed.index:
+                row |= needed.loc[(system, seed)]
+                row["target_s"] = np.interp(row["steps"], range(len(done_s[system])), done_s[system])
+                period = periods[system]
+                row["held_s"] = done_s[system][ceil(row["steps"] / period) * period] if period else row["target_s"]
             rows.append(row)
     return _rows(pd.DataFrame(rows))
 
 
 def _rows(found: pd.DataFrame) -> pd.DataFrame:
     waiting = 1 - (found["mean_compute_s"] + found["mean_codec_s"]) / found["mean_step_s"]
-    columns = ["system", "seed", "steps", "target_s", "held_s", "mean_step_s", "waiting"]
+    columns = ["system", "seed", "steps", "target_s", "held_s", "resolution", "mean_step_s", "waiting"]
     return found.assign(waiting=waiting)[columns]
 
 

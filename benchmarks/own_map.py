@@ -5,8 +5,8 @@
 Reads systems.csv (each system and seed in each cell: when the reported model is at the target, and when every worker
 holds one that is) and, where it is there, finals.csv (final metrics) of the folder, and writes grid.csv, grid.md and
 grid.png into it: in each cell our speedup over the best other system, the geometric mean over the seeds with its 95 %
-interval; which one that is; and the part of its step that is neither computing nor coding. A system of which a seed
-misses the target is not the best.
+interval, wider by what lies between two tests; which one that is; and the part of its step that is neither computing
+nor coding. A system of which a seed misses the target is not the best.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from matplotlib.patches import Rectangle
 
 from testbed.files import write_whole
 from testbed.report.looks import look
-from testbed.report.numbers.interval import half_width
+from testbed.report.numbers.interval import half_width, of_ratios
 from testbed.report.numbers.tables import markdown_table
 from testbed.report.numbers.wording import NONE, duration, percent, times
 from testbed.report.pictures.style import COLUMN, INK, Sheet, drawing, save
@@ -53,19 +53,14 @@ def _of_cell(here: pd.DataFrame, kind: str) -> dict[str, Any]:
     if not len(others):
         return row
     best = np.log(others).mean(axis=1).idxmin()
-    row |= {"best_other": best, "other_s": exp(np.log(others.loc[best]).mean())}
-    row["waiting"] = here[here["system"] == best]["waiting"].mean()
+    means = here.groupby("system")[["waiting", "resolution"]].mean()
+    row |= {"best_other": best, "other_s": exp(np.log(others.loc[best]).mean()), "waiting": means["waiting"][best]}
     if OURS in reached.index:
         row["ours_s"] = exp(np.log(reached.loc[OURS]).mean())
-        row |= dict(zip(("speedup", "low", "high"), ratio(others.loc[best] / reached.loc[OURS]), strict=True))
+        open_ = means["resolution"][OURS] + means["resolution"][best]
+        found = of_ratios(others.loc[best] / reached.loc[OURS], open_)
+        row |= dict(zip(("speedup", "low", "high"), found, strict=True))
     return row
-
-
-def ratio(paired: pd.Series) -> tuple[float, float, float]:
-    """The geometric mean of the seeds' ratios and the ends of its 95 % interval."""
-    logs = np.log(paired).to_numpy()
-    mean, wide = float(logs.mean()), half_width(logs) if len(logs) > 1 else nan
-    return exp(mean), exp(mean - wide), exp(mean + wide)
 
 
 def markdown(frame: pd.DataFrame) -> str:

@@ -14,6 +14,7 @@ from testbed.record.info import DataInfo
 from testbed.record.reader import load
 from testbed.report.looks import known, look
 from testbed.report.numbers import sentences, wording
+from testbed.report.numbers.columns import timing
 from testbed.report.numbers.sentences import headlines
 from testbed.report.numbers.summary import summarize
 from testbed.report.numbers.tables import csv, rows
@@ -109,6 +110,21 @@ def test_several_seeds_make_one_row_with_its_interval(make_run: MakeRun) -> None
     assert len(cells) == 3 and heads[1] == "seeds" and cells[0][1] == "3"
     assert "±" in cells[2][heads.index("final loss")]
     assert "±" not in cells[2][heads.index("WAN bytes")]  # the same bytes in each seed
+
+
+def test_a_ratio_has_both_ends_of_its_interval_since_it_lies_nearer_to_the_lower_one(make_run: MakeRun) -> None:
+    frame = summarize(load(make_run(seeds=(0, 1, 2))))
+    heads, cells = rows(frame.assign(speedup_vs_baseline=[1.0] * 3 + [4.0] * 3 + [4.0, 16.0, 8.0]))
+    at = heads.index("speedup")
+    ternary = next(line for line in cells if line[0] == "WeightGrad")
+    assert ternary[at].startswith("8.00× (1.") and " to 4" in ternary[at] and "±" not in ternary[at]
+    assert cells[0][at] == "1.00×"  # to itself
+
+
+def test_a_second_target_has_its_own_column_whatever_its_metric() -> None:
+    frame = pd.DataFrame({"target": ["loss ≤ 1.8, bits per character ≤ 2.6"], "fabric": ["virtual"]})
+    assert [column.head for column in timing(frame)][-2:] == ["time to bits per character", "speedup to it"]
+    assert [column.head for column in timing(frame.assign(target="accuracy ≥ 40 %"))][-1] == "speedup"
 
 
 def test_a_column_that_nothing_fills_is_left_out(make_run: MakeRun) -> None:

@@ -11,7 +11,15 @@ import pandas as pd
 from testbed.record.info import DONE
 from testbed.report.looks import look
 from testbed.report.numbers.asked import spoken
-from testbed.report.numbers.summary import BASELINE, REACHED, SPENT, aggregate, counted
+from testbed.report.numbers.summary import (
+    BASELINE,
+    REACHED,
+    SPENT,
+    aggregate,
+    counted,
+    is_ratio,
+    speedup_metric,
+)
 from testbed.report.numbers.wording import (
     NO_EXCHANGE,
     NONE,
@@ -79,25 +87,25 @@ def _others(frame: pd.DataFrame) -> list[str]:
 def timing(frame: pd.DataFrame, over: Sequence[str] = (BASELINE,)) -> list[Column]:
     """How long it took, to each target, and how much sooner than each system of `over` the first of them came."""
     columns = [Column(clock(frame["fabric"]), "time_s", duration)]
-    loss, accuracy = (frame["target"].str.contains(word).any() for word in ("loss", "accuracy"))
     if (frame["target"] != "").any():
         columns.append(Column("time to target", "time_to_target_s", duration))
         columns += [Column(_over(system), speedup_metric(system), times) for system in over]
     else:
         columns += [Column("per step", "mean_step_s", duration), Column("step speedup", "step_speedup", times)]
-    if loss and accuracy:
-        columns.append(Column("time to accuracy", "time_to_accuracy_s", duration))
+    for metric in second_targets(frame):
+        columns.append(Column(f"time to {metric}", "time_to_accuracy_s", duration))
         columns.append(Column("speedup to it", "speedup_to_accuracy", times))
     return columns
 
 
+def second_targets(frame: pd.DataFrame) -> list[str]:
+    """What is asked for beside the loss, accuracy or another metric; of runs that differ in it the first one's."""
+    asked = frame["target"].str.extract(r"^loss [^,]*, (.+?) [≤≥]", expand=False).dropna().unique()
+    return list(asked[:1])
+
+
 def _over(system: str) -> str:
     return "speedup" if system == BASELINE else f"over {look(system).label}"
-
-
-def speedup_metric(over: str) -> str:
-    """The frame's column that holds the speedup over a system."""
-    return "speedup_vs_baseline" if over == BASELINE else f"speedup_over_{over}"
 
 
 def traffic(frame: pd.DataFrame) -> list[Column]:
@@ -153,6 +161,13 @@ def _cell(record: dict[str, Any], column: Column) -> str:
             return NOT_REACHED if not record[reached] else f"{NOT_REACHED} by {record['seeds'] - record[reached]}"
     if column.metric == "compression" and record["silent"]:
         return NO_EXCHANGE if record["silent"] == record["seeds"] else f"{NO_EXCHANGE} by {record['silent']}"
-    text = column.write(record[column.metric])
-    half = record[f"{column.metric}_high"] - record[column.metric]
+    text, ends = column.write(record[column.metric]), [record[f"{column.metric}_{end}"] for end in ("low", "high")]
+    if is_ratio(column.metric):
+        return between(text, *map(column.write, ends))
+    half = ends[1] - record[column.metric]
     return f"{text} ± {column.write(half)}" if half > NOTHING * abs(record[column.metric]) else text
+
+
+def between(text: str, low: str, high: str) -> str:
+    """A ratio with the ends of its interval, which do not lie as far below it as above; alone where it has none."""
+    return text if NONE in (low, high) or low == high else f"{text} ({low.rstrip('×')} to {high.rstrip('×')})"

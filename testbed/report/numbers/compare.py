@@ -17,8 +17,15 @@ from testbed.record.series import is_series, swept
 from testbed.record.series import read as read_series
 from testbed.report.numbers import prices
 from testbed.report.numbers.asked import Target, flat
-from testbed.report.numbers.columns import speedup_metric
-from testbed.report.numbers.summary import BASELINE, measure, ratio, relate, wan_only
+from testbed.report.numbers.summary import (
+    BASELINE,
+    measure,
+    relate,
+    relate_to,
+    resolution_column,
+    speedup_metric,
+    wan_only,
+)
 
 # Runs that differ in one of these columns of the summary do not answer the same question.
 # Each with the table of the experiment that it is of: what a series sweeps there, its runs are meant to differ in.
@@ -102,13 +109,13 @@ def compare(
     undeclared = {key: values for key, values in differing.items() if key not in _declared(runs)}
     if undeclared and not force:
         raise InputError(_difference(frame, undeclared))
-    frame = relate(frame, BASELINE, by=("run", "seed"))
+    frame = relate(frame, by=("run", "seed"))
     if not differing:
-        borrowed = relate(frame, BASELINE, by=("fabric", "seed"))
-        for column in ("compression", "speedup_vs_baseline", "speedup_to_accuracy"):
+        borrowed = relate(frame, by=("fabric", "seed"))
+        for column in ("compression", "speedup_vs_baseline", "speedup_to_accuracy", "speedup_resolution"):
             frame[column] = frame[column].where(_has(frame, BASELINE), borrowed[column])
     for system in over:
-        frame[speedup_metric(system)] = _speedup(frame, system, borrow=not differing)
+        frame = _over(frame, system, borrow=not differing)
     frame["differs"] = ", ".join(undeclared)
     frame = frame[["run", *(column for column in frame.columns if column != "run")]]
     notes = [*_settings(runs), *_prices(runs), *(f"{run.name}: {note}" for run in runs for note in run.missing)]
@@ -136,11 +143,17 @@ def _has(frame: pd.DataFrame, system: str) -> pd.Series:
     return frame["run"].isin(frame.loc[frame["system"] == system, "run"])
 
 
-def _speedup(frame: pd.DataFrame, over: str, borrow: bool) -> pd.Series:
-    if over not in set(frame["system"]):
-        raise InputError(f"--over {over}: no run has that system{nearest(over, list(dict.fromkeys(frame['system'])))}")
-    own = pd.Series(ratio(frame, "time_to_target_s", over, ("run", "seed")), frame.index)
-    return own.where(_has(frame, over), ratio(frame, "time_to_target_s", over, ("fabric", "seed"))) if borrow else own
+def _over(frame: pd.DataFrame, system: str, borrow: bool) -> pd.DataFrame:
+    """With the speedup over a system and its resolution, where wanted over that of another run on the same fabric."""
+    if system not in set(frame["system"]):
+        raise InputError(
+            f"--over {system}: no run has that system{nearest(system, list(dict.fromkeys(frame['system'])))}"
+        )
+    own, metric = relate_to(frame, system, ("run", "seed")), speedup_metric(system)
+    if borrow:
+        borrowed, columns = relate_to(frame, system, ("fabric", "seed")), [metric, resolution_column(metric)]
+        own[columns] = own[columns].where(_has(frame, system), borrowed[columns])
+    return own
 
 
 def _by(runs: Sequence[Run], frame: pd.DataFrame, differing: dict[str, list[Any]]) -> tuple[str, ...]:

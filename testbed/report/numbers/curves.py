@@ -34,8 +34,9 @@ class Curve:
 def curves_of(run: Run) -> list[Curve]:
     """The curve of each system of `run` that has a step, in the order of the experiment.
 
-    What is smooth is what the target is judged by, so that a line crosses it where the table says it did: the loss of
-    the model that is reported where it was tested as the run went on, else the running mean of the workers'.
+    What is smooth is what the target is judged by: the loss of the model that is reported where it was tested as the
+    run went on, else the running mean of the workers'. So one seed's line crosses the target where the table says it
+    did; the mean of several crosses it somewhere near the mean of their times.
     """
     curves: list[Curve] = []
     if timing_only(run.info):

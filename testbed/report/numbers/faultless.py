@@ -9,14 +9,15 @@ import pandas as pd
 
 from testbed.record.reader import Run
 from testbed.report.looks import look
+from testbed.report.numbers.columns import between
 from testbed.report.numbers.disturbed import disturbed
-from testbed.report.numbers.interval import half_width
+from testbed.report.numbers.interval import of_ratios
 from testbed.report.numbers.wording import NONE, duration, is_missing, percent
 
 HEADS = ["faults", "system", "time for all steps", "time to target", "longest stall", "samples lost", "farthest apart"]
 NOTE = (
-    "Times as multiples of those of the same system and seed without faults, with 95 % intervals over seeds. The other "
-    "columns are those of *Under faults* in each run's own report, means over seeds."
+    "Times as multiples of those of the same system and seed without faults: geometric means over seeds and "
+    "their 95 % intervals. The other columns are those of *Under faults* in each run's own report, means over seeds."
 )
 RATIOS = {"time_s": "time_ratio", "time_to_target_s": "target_ratio"}
 
@@ -73,8 +74,7 @@ def rows(frame: pd.DataFrame, short: Mapping[str, str]) -> list[list[str]]:
 
 
 def _ratio(values: np.ndarray) -> str:
-    """A mean with its interval; a seed that did not come to the end of it makes it none."""
+    """The geometric mean with its interval; a seed that did not come to the end of it makes it none."""
     if not len(values) or np.isnan(values).any():
         return NONE
-    width = float(half_width(values))
-    return f"{values.mean():.2f} ×" if np.isnan(width) else f"{values.mean():.2f} ± {width:.2f} ×"
+    return between(*(NONE if is_missing(value) else f"{value:.2f}×" for value in of_ratios(values)))

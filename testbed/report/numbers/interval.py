@@ -1,4 +1,4 @@
-"""Mean and 95 % confidence interval of a few repeats (Student's t, two-sided)."""
+"""Mean and 95 % confidence interval of a few repeats (Student's t, two-sided), and of ratios paired by seed."""
 
 from __future__ import annotations
 
@@ -30,3 +30,18 @@ def half_width(values: np.ndarray) -> np.ndarray:
     if count < 2:
         return np.full(np.shape(values)[1:], np.nan)
     return t_975(count - 1) * np.std(values, axis=0, ddof=1) / np.sqrt(count)
+
+
+def of_ratios(values: np.ndarray, open_: float = 0.0) -> tuple[float, float, float]:
+    """The geometric mean of ratios above 0, and both ends of the 95 % interval of their logarithms.
+
+    Twice as fast and half as fast average to as fast. The ends are NaN for one ratio.
+
+    Parameters
+    ----------
+    open_ : the part by which a ratio may be off since its times lie between two tests; the interval is so much wider on
+        either side, and an only ratio has none all the same
+    """
+    logarithms = np.log(np.asarray(values, dtype="float64"))
+    mean, half = logarithms.mean(), half_width(logarithms) + open_
+    return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))

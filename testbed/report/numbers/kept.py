@@ -5,19 +5,19 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import exp, isfinite, log, nan
+from math import isnan, nan
 from pathlib import Path
 
 import numpy as np
 
 from testbed.errors import InputError
 from testbed.record.info import RunInfo, read_facts
-from testbed.report.numbers.interval import half_width
+from testbed.report.numbers.interval import of_ratios
 
 KEPT = Path("results", "reference")  # in a clone
 RECORDS = "records"  # folders of what tables are made of, which are no tables to be quoted
 BASELINE = "baseline"
-Steps = dict[tuple[str, int], float]  # to the target, by system and seed
+Steps = dict[tuple[str, int], tuple[float, float]]  # to the target, by system and seed, and by what part that is open
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ def _read(path: Path, model: str) -> Kept:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.DictReader(file) if row.get("model") == model and "steps_to_target" in row]
-        steps: Steps = {(row["system"], int(row["seed"])): float(row["steps_to_target"] or nan) for row in rows}
-        if any(done <= 0 for done in steps.values()):
+        steps: Steps = {(row["system"], int(row["seed"])): _steps(row) for row in rows}
+        if any(done <= 0 for done, _ in steps.values()):
             raise ValueError("steps_to_target is not above 0")
     except (OSError, csv.Error, KeyError, ValueError, TypeError) as error:  # a column is gone, a number is none
         raise InputError(f"{path}: no summary of a run can be read there ({error}); write it again") from None
@@ -85,11 +85,21 @@ def _periods(path: Path) -> dict[str, int]:
     return {name: steps for name, steps in asked.items() if isinstance(steps, int) and steps > 0}
 
 
+def _steps(row: Mapping[str, str]) -> tuple[float, float]:
+    """NaN where the target was not reached; half of what lies between two tests is open."""
+    if not row["steps_to_target"]:
+        return nan, 0.0
+    between_s = float(row.get("resolution_s") or 0.0)
+    return float(row["steps_to_target"]), between_s / float(row["time_to_target_s"]) / 2 if between_s else 0.0
+
+
 def _ratio(steps: Steps, system: str, seeds: set[int]) -> dict[str, float | None] | None:
     """None where not every seed has come to the target."""
-    logs = np.array([log(steps.get((system, seed), nan) / steps[BASELINE, seed]) for seed in sorted(seeds)])
-    if not np.isfinite(logs).all():
+    own = np.array([steps.get((system, seed), (nan, 0.0)) for seed in sorted(seeds)])
+    base = np.array([steps[BASELINE, seed] for seed in sorted(seeds)])
+    ratios = own[:, 0] / base[:, 0]
+    if not np.isfinite(ratios).all():
         return None
-    mean, half = float(logs.mean()), float(half_width(logs))
-    ends = (exp(mean - half), exp(mean + half)) if isfinite(half) else (None, None)
-    return {"ratio": exp(mean), "low": ends[0], "high": ends[1]}
+    open_ = 0.0 if system == BASELINE else float((own[:, 1] + base[:, 1]).mean())
+    ratio, low, high = (None if isnan(value) else value for value in of_ratios(ratios, open_))
+    return {"ratio": ratio, "low": low, "high": high}

@@ -12,7 +12,7 @@ from testbed.report.looks import look
 from testbed.report.numbers import progress, why
 from testbed.report.numbers.asked import Target, data_name, experiment_of, flat, is_modelled, model_name, timing_only
 from testbed.report.numbers.disturbed import never_met
-from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate, counted, ratio
+from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate, counted, relate_to, speedup_metric
 from testbed.report.numbers.wording import NO_EXCHANGE, duration, is_missing, percent, times
 from testbed.workloads import Data
 
@@ -134,8 +134,8 @@ def verdict(run: Run, frame: pd.DataFrame) -> str:
 
 def _no_lead(frame: pd.DataFrame, first: str) -> str:
     """Over whom the lead of the first one is not significant; nothing with one seed, which has no interval."""
-    metric = f"speedup_over_{first}"
-    ratios = aggregate(frame.assign(**{metric: ratio(frame, "time_to_target_s", first)}), metrics=[metric])
+    metric = speedup_metric(first)
+    ratios = aggregate(relate_to(frame, first), metrics=[metric])
     near = ratios[(ratios["system"] != first) & (ratios[f"{metric}_high"] >= 1)].sort_values(metric, ascending=False)
     names = [look(name).label for name in near["system"]]
     if len(names) > 2:

@@ -23,7 +23,7 @@ mean_step_s, mean_compute_s    time per step; what a worker was charged for comp
 mean_codec_s                   and for encoding and decoding;
 mean_lan_s, mean_wan_s         what the messages that the step waited for spent on links inside, between regions;
 mean_waiting_s                 the rest, where all of these were recorded: servers' computing, slower workers, guards
-time_to_accuracy_s             when a test of the result first was at or above the target accuracy
+time_to_accuracy_s             when a test of the result was first as good as the target accuracy, or other metric, asks
 speedup_to_accuracy            baseline's time_to_accuracy_s / this system's, same seed
 wan_bytes_to_target            WAN bytes up to time_to_target_s
 egress_usd                     price of the WAN bytes (`numbers.prices`); empty where a pair of regions has none
@@ -50,7 +50,7 @@ from testbed.record.info import OVER
 from testbed.record.reader import Result, Run, load
 from testbed.report.numbers import prices, reached
 from testbed.report.numbers.asked import Target, data_name, model_name, reported, timing_only
-from testbed.report.numbers.interval import half_width
+from testbed.report.numbers.interval import half_width, of_ratios
 from testbed.roles.node import MARKER
 from testbed.wan.plan import region_of
 
@@ -95,9 +95,9 @@ def read(folder: Path) -> tuple[Run, pd.DataFrame]:
     return run, summarize(run)
 
 
-def summarize(run: Run, baseline: str = BASELINE) -> pd.DataFrame:
+def summarize(run: Run) -> pd.DataFrame:
     """One row per system and seed of `run`, columns as in the head of this module."""
-    return relate(measure(run), baseline)
+    return relate(measure(run))
 
 
 def measure(run: Run, target: Target | None = None) -> pd.DataFrame:
@@ -140,7 +140,7 @@ def _measure(result: Result, target: Target, metric: str) -> dict[str, Any]:
         row["mean_waiting_s"] = np.maximum(row["mean_step_s"] - spent_s, 0.0)
     by_loss = reached.by_loss(steps, probes, target)
     by_test = reached.by_test(tests[tests["model"] == result_model], probes, target)
-    row["time_to_accuracy_s"] = by_test.time_s if by_test and target.accuracy is not None else np.nan
+    row["time_to_accuracy_s"] = by_test.time_s if by_test else np.nan
     first = by_loss if target.loss is not None else by_test
     if first is not None:
         row |= {"time_to_target_s": first.time_s, "steps_to_target": first.step, "resolution_s": first.resolution_s}
@@ -199,26 +199,48 @@ def _last(evaluations: pd.DataFrame, model: str, metric: str) -> float:
     return float(values.iloc[-1]) if len(values) else np.nan
 
 
-def relate(frame: pd.DataFrame, baseline: str = BASELINE, by: Sequence[str] = ("seed",)) -> pd.DataFrame:
+def relate(frame: pd.DataFrame, by: Sequence[str] = ("seed",)) -> pd.DataFrame:
     """Fill `compression` and the speedups: each row against the baseline's with the same `by`."""
     per_step = frame["wan_bytes"].astype("float64") / frame["steps"].where(frame["steps"] > 0)
     if "exchanged" in frame:
         per_step = per_step.where(frame["exchanged"].ne(False))
     times = frame.assign(wan_per_step=per_step)
-    return frame.assign(
-        compression=ratio(times, "wan_per_step", baseline, by),
-        speedup_vs_baseline=ratio(times, "time_to_target_s", baseline, by),
-        step_speedup=ratio(times, "mean_step_s", baseline, by),
-        speedup_to_accuracy=ratio(times, "time_to_accuracy_s", baseline, by),
-        speedup_resolution=_resolution(times, baseline, by),
-        accuracy_vs_baseline=frame["final_accuracy"] - of_system(frame, "final_accuracy", baseline, by),
+    return relate_to(frame, BASELINE, by).assign(
+        compression=ratio(times, "wan_per_step", BASELINE, by),
+        step_speedup=ratio(times, "mean_step_s", BASELINE, by),
+        speedup_to_accuracy=ratio(times, "time_to_accuracy_s", BASELINE, by),
+        accuracy_vs_baseline=frame["final_accuracy"] - of_system(frame, "final_accuracy", BASELINE, by),
     )
 
 
-def _resolution(frame: pd.DataFrame, baseline: str, by: Sequence[str]) -> np.ndarray:
-    """See `speedup_resolution`."""
+def relate_to(frame: pd.DataFrame, over: str, by: Sequence[str] = ("seed",)) -> pd.DataFrame:
+    """Fill `speedup_over_<over>` and its resolution: each row against that system's with the same `by`."""
+    metric = speedup_metric(over)
     own = frame.assign(own=frame["resolution_s"] / frame["time_to_target_s"] / 2)
-    return own["own"].to_numpy() + of_system(own, "own", baseline, by)
+    resolution = own["own"].to_numpy() + of_system(own, "own", over, by)
+    return frame.assign(**{metric: ratio(frame, "time_to_target_s", over, by), resolution_column(metric): resolution})
+
+
+def speedup_metric(over: str) -> str:
+    """The column that holds the speedup over a system."""
+    return "speedup_vs_baseline" if over == BASELINE else f"speedup_over_{over}"
+
+
+def is_ratio(metric: str) -> bool:
+    """Whether a metric is a ratio to another system's, paired by seed."""
+    return metric in RATIOS or metric.startswith("speedup_over_")
+
+
+def reference(metric: str) -> str:
+    """The system that a ratio is to."""
+    return metric.removeprefix("speedup_over_") if metric.startswith("speedup_over_") else BASELINE
+
+
+def resolution_column(metric: str) -> str:
+    """The column with the part by which a speedup to the target may be off; of other ratios there is no such column."""
+    if metric == "speedup_vs_baseline":
+        return "speedup_resolution"
+    return metric.replace("speedup_over_", "resolution_over_") if metric.startswith("speedup_over_") else ""
 
 
 def ratio(frame: pd.DataFrame, metric: str, over: str, by: Sequence[str] = ("seed",)) -> np.ndarray:
@@ -239,14 +261,13 @@ def of_system(frame: pd.DataFrame, metric: str, system: str, by: Sequence[str] =
 def _interval(group: pd.DataFrame, metric: str) -> tuple[float, float, float]:
     """Mean, and both ends of the interval, of a metric over the seeds."""
     values = group[metric].to_numpy(dtype="float64", na_value=np.nan)
-    if not (metric in RATIOS or metric.startswith("speedup_over_")) or not (values > 0).all():
+    if not is_ratio(metric) or not (values > 0).all():
         mean, half = values.mean(), half_width(values)
         return mean, mean - half, mean + half
-    logarithms, open_ = np.log(values), 0.0
-    if metric == "speedup_vs_baseline" and "speedup_resolution" in group:
-        open_ = float(np.nan_to_num(group["speedup_resolution"].mean()))
-    mean, half = logarithms.mean(), half_width(logarithms) + open_
-    return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))
+    if group["system"].eq(reference(metric)).all() and (values == 1.0).all():  # to itself, by any clock
+        return 1.0, np.nan, np.nan
+    column = resolution_column(metric)
+    return of_ratios(values, float(np.nan_to_num(group[column].mean())) if column in group else 0.0)
 
 
 def counted(frame: pd.DataFrame, by: Sequence[str] = ("system",)) -> pd.DataFrame:

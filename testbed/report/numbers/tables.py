@@ -8,10 +8,15 @@ from collections.abc import Sequence
 import pandas as pd
 
 from testbed.report.numbers import columns
-from testbed.report.numbers.columns import Column, speedup_metric, table, with_rest
+from testbed.report.numbers.columns import Column, table, with_rest
 from testbed.report.numbers.compare import Comparison
-from testbed.report.numbers.summary import BASELINE, counted
+from testbed.report.numbers.summary import BASELINE, counted, speedup_metric
 from testbed.report.numbers.wording import times
+
+SEEDS_NOTE = (
+    "Mean over the seeds ± half its 95 % interval (Student's t). Of ratios, which are paired by seed, the geometric "
+    "mean and the ends of its interval; a speedup's is wider by what lies between two tests."
+)
 
 
 def rows(frame: pd.DataFrame, by: Sequence[str] = ("system",)) -> tuple[list[str], list[list[str]]]:

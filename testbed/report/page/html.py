@@ -18,7 +18,7 @@ from testbed.report.numbers.asked import Target, experiment_of, flat, is_modelle
 from testbed.report.numbers.compare import compare
 from testbed.report.numbers.sentences import caveats, conditions, fidelity, headlines, title, verdict
 from testbed.report.numbers.summary import read, wan_only
-from testbed.report.numbers.tables import compared_tables
+from testbed.report.numbers.tables import SEEDS_NOTE, compared_tables
 from testbed.report.numbers.wording import NONE, number
 from testbed.report.papers.beside import paper_rows
 from testbed.report.pictures.registry import PICTURES, drawn, gallery
@@ -70,7 +70,7 @@ def _facts(run: Run, frame: pd.DataFrame, pictures: Sequence[Picture]) -> dict[s
         "headlines": headlines(run, frame),
         "caveats": caveats(run, frame),
         "conditions": conditions(run).split(" · "),
-        "several": frame["seed"].nunique() > 1,
+        "seeds_note": SEEDS_NOTE if frame["seed"].nunique() > 1 else "",
         "overview": {name: (caption, uri) for name, caption, uri in pictures if name in OVERVIEW},
         "gallery": [picture for picture in pictures if picture[0] not in OVERVIEW],
         "details": compared_tables(compare([run])) if len(frame) else {},

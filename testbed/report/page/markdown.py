@@ -11,7 +11,7 @@ from testbed.report.numbers import disturbed, why
 from testbed.report.numbers.compare import Comparison
 from testbed.report.numbers.sentences import caveats, conditions, fidelity, headlines, title
 from testbed.report.numbers.summary import aggregate, counted
-from testbed.report.numbers.tables import compared_tables, markdown_table, markdown_text, rows
+from testbed.report.numbers.tables import SEEDS_NOTE, compared_tables, markdown_table, markdown_text, rows
 from testbed.report.papers import beside
 
 REPLAY = "replay.png"  # in the folder of a run that followed a trace
@@ -25,7 +25,7 @@ def markdown(run: Run, frame: pd.DataFrame) -> str:
     parts.append("\n".join(f"- {markdown_text(sentence)}" for sentence in headlines(run, frame)))
     parts.append(markdown_table(heads, cells))
     if len(aggregate(frame)) < len(counted(frame)):
-        parts.append("Mean over the seeds ± half its 95 % interval (Student's t); each seed is in summary.csv.")
+        parts.append(f"{SEEDS_NOTE} Each seed is in summary.csv.")
     if cells := disturbed.rows(run):
         parts += ["## Under faults", markdown_table(disturbed.HEADS, cells), disturbed.NOTE]
     if told := why.of_systems(run):

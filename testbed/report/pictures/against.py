@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from testbed.report.looks import look
 from testbed.report.numbers.faultless import RATIOS
-from testbed.report.numbers.interval import half_width
+from testbed.report.numbers.interval import of_ratios
 from testbed.report.pictures import parts
 from testbed.report.pictures.style import INK, Sheet
 
@@ -56,10 +56,9 @@ def _system(axes: Axes, frame: pd.DataFrame, points: list[object], column: str, 
         ratios = frame.loc[frame["point"] == point, column].to_numpy(dtype="float64")
         if not len(ratios) or np.isnan(ratios).any():
             continue
-        width = np.nan_to_num(float(half_width(ratios)))
-        low = max(ratios.mean() - width, ratios.min() / 2)  # the axis is logarithmic: an interval ends above 0
-        whiskers = [[ratios.mean() - low], [width]]
-        axes.errorbar(ratios.mean(), place + shift, xerr=whiskers, **parts.stroke(system, linestyle="none"), lw=1, ms=4)
+        mean, low, high = of_ratios(ratios)
+        whiskers = np.nan_to_num([[mean - low], [high - mean]])
+        axes.errorbar(mean, place + shift, xerr=whiskers, **parts.stroke(system, linestyle="none"), lw=1, ms=4)
     axes.plot([], [], label=look(system).label)
 
 

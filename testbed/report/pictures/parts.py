@@ -58,9 +58,10 @@ def marks(count: int, shift: int = 0) -> tuple[int, int]:
 
 
 def band(axes: Axes, x: Any, middle: Any, half: Any, color: str, seeds: int, **changes: Any) -> None:
-    """The interval around a line, where there are seeds enough for one."""
+    """The interval around a line, where there are seeds enough for one; not where it is wider than what it is of."""
     if seeds >= BAND_SEEDS:
         style = {"alpha": 0.18, "lw": 0, **changes}
+        half = np.where(half < np.abs(middle), half, np.nan)  # a seed that diverges would hide all other lines
         axes.fill_between(x, middle - half, middle + half, color=color, **style)
 
 

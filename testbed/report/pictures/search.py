@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -25,7 +26,9 @@ LOWEST = 0.8  # of the shortest trial, where the axis begins
 def draw(trials: pd.DataFrame, target: str) -> Sheet:
     """A panel for each system of a search (`testbed.harness.tune.frame`): times to the target, in words, by rate.
 
-    What missed the target stands hollow at the height of its score, which is above all that reached it in as long.
+    What missed the target, or was stopped since it could not win any more, stands hollow at the height of its score,
+    which grows with the time that it had and with what it missed by. What came to nothing, as when it diverged, is a
+    cross at the upper edge.
     """
     systems = list(trials["system"].unique())
     across = min(ACROSS, len(systems))
@@ -55,8 +58,11 @@ def _panel(axes: Axes, system: str, trials: pd.DataFrame) -> None:
     axes.axvline(first["rate"], color=INK.muted, lw=0.7, ls=parts.DASHES, zorder=1)
     taken = (trials.loc[best, "rate"], trials.loc[best, "score"])
     axes.plot(*taken, "o", ms=RING, mfc="none", mec=INK.text, mew=0.7)
-    shown = trials["score"][trials["score"] < 10 * trials["score"].min()]
-    axes.set_ylim(LOWEST * shown.min(), shown.max() / LOWEST)
+    near = trials["score"] < 10 * trials["score"].min()
+    axes.set_ylim(LOWEST * trials["score"][near].min(), trials["score"][near].max() / LOWEST)
+    lost: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "color": color, "clip_on": False}
+    [marks] = axes.plot(trials["rate"][~near], np.ones((~near).sum()), "x", ms=4, **lost)
+    marks.set_in_layout(False)  # beyond the scale that the axes have yet
     axes.set(xscale="log", yscale="log")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(lambda value, _: number(value))
@@ -69,7 +75,8 @@ def _keys() -> list[Line2D]:
     dot: dict[str, Any] = {"ls": "", "marker": "o", "markersize": 4, "color": INK.text}
     return [
         Line2D([], [], **dot, label="reached it"),
-        Line2D([], [], **dot, markerfacecolor="none", label="missed it"),
+        Line2D([], [], **dot, markerfacecolor="none", label="missed or stopped: its score"),
+        Line2D([], [], ls="", marker="x", markersize=4, color=INK.text, label="came to nothing"),
         Line2D([], [], ls="", marker="o", markersize=RING, color=INK.text, markerfacecolor="none", label="taken"),
         Line2D([], [], color=INK.muted, lw=0.7, ls=parts.DASHES, label="as it stood"),
     ]

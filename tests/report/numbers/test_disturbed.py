@@ -106,7 +106,7 @@ def test_a_series_of_faults_is_set_against_its_run_without(small_data: None, tmp
     assert found["time_ratio"][0] == pytest.approx(paused_s / plain_s)
     assert paused_s - plain_s == pytest.approx(10 * step_s, abs=2 * step_s)  # idle for a part of them anyhow
     (line, _) = faultless.rows(found, {label: label for label in frames})
-    assert line[:3] == ["faults=pause-us-east-1-lps", "Baseline", f"{paused_s / plain_s:.2f} ×"]
+    assert line[:3] == ["faults=pause-us-east-1-lps", "Baseline", f"{paused_s / plain_s:.2f}×"]
     assert not len(faultless.against_faultless(dict(list(runs.items())[1:]), dict(list(frames.items())[1:])))
     steps, target = against(
         found, {label: grid([Path(each) for each in labels]).called(label) for label in labels}, "A series"

@@ -12,7 +12,7 @@ from testbed.record import frames
 from testbed.report.numbers import reached
 from testbed.report.numbers.asked import Target
 from testbed.report.numbers.reached import Reached
-from testbed.report.numbers.summary import aggregate, relate
+from testbed.report.numbers.summary import aggregate, relate, relate_to
 
 NO_STEPS = frames.empty("steps")
 
@@ -142,6 +142,14 @@ def test_an_interval_holds_what_lies_between_two_tests() -> None:
     same = aggregate(frame, metrics=["speedup_vs_baseline"]).iloc[1]
     assert same["speedup_vs_baseline_low"] == pytest.approx(np.exp(-0.1))
     assert same["speedup_vs_baseline_high"] == pytest.approx(np.exp(0.1))
+
+
+def test_so_does_that_over_any_other_system_and_not_that_over_itself() -> None:
+    frame = relate_to(related({"baseline": [20.0] * 3, "fast": [10.0] * 3, "rival": [10.0] * 3}, 1.0), "fast")
+    base, fast, rival = aggregate(frame, metrics=["speedup_vs_baseline", "speedup_over_fast"]).to_dict("records")
+    assert rival["speedup_over_fast_high"] == pytest.approx(np.exp(0.1)) and rival["speedup_over_fast"] == 1.0
+    assert base["speedup_over_fast_low"] == pytest.approx(0.5 * np.exp(-0.075))
+    assert np.isnan(fast["speedup_over_fast_high"]) and np.isnan(base["speedup_vs_baseline_high"])
 
 
 def test_an_old_record_has_no_probes(tmp_path: Path) -> None:

@@ -162,8 +162,9 @@ def _loss_by_time(axes: Axes, curves: list[Curve], target: Target, frame: pd.Dat
     axes.set_xlabel(f"{kind} ({unit})")
     _draw_losses(axes, curves, target, "time_s", scale)
     parts.fit_times(axes, curves, scale)
-    if target.loss is None:
+    if target.loss is None or not frame["time_to_target_s"].notna().any():
         return
+    axes.set_xlabel(f"{kind} ({unit}); a mark: mean time to target")
     by_time = aggregate(frame).sort_values("time_to_target_s", ascending=False, kind="stable")
     for record in by_time.to_dict("records"):  # the first to arrive is drawn on top
         if not is_missing(record["time_to_target_s"]):

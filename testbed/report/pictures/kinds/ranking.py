@@ -79,4 +79,5 @@ def _points(axes: Axes, together: pd.DataFrame, metric: str, scale: float) -> No
         if metric == ACCURACY and value < -WORST:
             parts.beside(axes, f"◂ {value:.0f}", (-WORST, place), gap_points=2, color=style.color, bbox=PATCH)
         if metric == SPEEDUP and row["system"] != BASELINE:
-            parts.beside(axes, times(value), (value if is_missing(high) else max(value, high), place), color=INK.text)
+            end = value if is_missing(high) else max(value, high)
+            parts.beside(axes, times(value), (end, place), color=INK.text, bbox=PATCH)
