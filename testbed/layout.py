@@ -73,14 +73,25 @@ class Layout:
 
     @classmethod
     def of(cls, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> Layout:
-        """Build from (name, shape) pairs; the tensors of the last named module are marked `last`."""
+        """Build from (name, shape) pairs; the tensors of the last module are marked `last`.
+
+        Parameters of the model itself, which are in no named module, are as many layers as there are matrices.
+        """
         pairs = [(name, tuple(shape)) for name, shape in shapes]
         last_module = pairs[-1][0].rpartition(".")[0] if pairs else ""
+        first = len(pairs) - 1
+        while first > 0 and len(pairs[first][1]) < 2:
+            first -= 1
         offsets = accumulate((prod(shape) for _, shape in pairs), initial=0)
         return cls(
             tuple(
-                Layer(name, shape, offset, last=name.rpartition(".")[0] == last_module)
-                for (name, shape), offset in zip(pairs, offsets, strict=False)
+                Layer(
+                    name,
+                    shape,
+                    offset,
+                    last=name.rpartition(".")[0] == last_module if last_module else place >= first,
+                )
+                for place, ((name, shape), offset) in enumerate(zip(pairs, offsets, strict=False))
             )
         )
 

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plug-in that is loaded; `sha256` is its file's, "" where it is more than one file."""
+    """A plug-in that is loaded; `sha256` is its file's, or of all modules of a package; "" where it has no file."""
 
     name: str
     file: str
@@ -228,8 +228,18 @@ def _run_file(path: Path) -> ModuleType:
 
 def _plugin(name: str, module: ModuleType | None) -> Plugin:
     file = getattr(module, "__file__", None) or ""
-    sha256 = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and Path(file).is_file() else ""
-    return Plugin(name, file, sha256)
+    return Plugin(name, file, _sha256(Path(file)) if file and Path(file).is_file() else "")
+
+
+def _sha256(file: Path) -> str:
+    """Of a module's text; of a package, of all its modules with their names."""
+    if file.name != "__init__.py":
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    for each in sorted(file.parent.rglob("*.py")):
+        text = each.read_bytes()
+        digest.update(f"{each.relative_to(file.parent)} {len(text)}\n".encode() + text)
+    return digest.hexdigest()
 
 
 def _file_of(module: str) -> str:

@@ -68,6 +68,16 @@ def test_a_folder_is_a_plugin_whose_modules_import_each_other(tmp_path: Path) ->
     assert list(point.experiment.systems) == ["by-folder"]
 
 
+def test_the_hash_of_a_folder_is_of_all_its_modules(tmp_path: Path) -> None:
+    part = system(tmp_path, "by-parts", "parts/coding.py")
+    (tmp_path / "parts" / "__init__.py").write_text("from . import coding\n")
+    plugins.load(["./parts"], tmp_path)
+    [found] = [each for each in plugins.loaded() if each.file == str(tmp_path / "parts" / "__init__.py")]
+    assert plugins._sha256(Path(found.file)) == found.sha256
+    part.write_text(part.read_text() + "\n# changed\n")
+    assert plugins._sha256(Path(found.file)) != found.sha256
+
+
 def test_a_module_is_found_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

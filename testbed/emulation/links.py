@@ -121,8 +121,8 @@ class Shape:
 
 
 def wire_bytes_per_s(goodput_mbit: float) -> int:
-    """Bytes per second on the wire, Ethernet headers included, that carry this TCP goodput (10^6 bit/s)."""
-    return round(goodput_mbit * 1e6 / 8 * FRAME_BYTES / PAYLOAD_BYTES)
+    """Bytes per second on the wire, Ethernet headers included, that carry this TCP goodput (10^6 bit/s); 1 at least."""
+    return max(1, round(goodput_mbit * 1e6 / 8 * FRAME_BYTES / PAYLOAD_BYTES))
 
 
 def lan_segments(link: Link) -> int:

@@ -353,7 +353,7 @@ class EmulatedNetwork:
 
 def _refuse_rates(plan: NetworkPlan) -> None:
     """Raise InputError for a rate beyond what can be set and read back: no link is left unshaped in silence."""
-    rates = {f"{a}>{b}": link.goodput_mbit for (a, b), link in plan.wan.items()}
+    rates = {f"{a}>{b}": link.goodput_mbit for (a, b), link in plan.widest.items()}
     rates |= {"the LAN": plan.profile.lan.goodput_mbit}
     for region, cap in plan.profile.caps.items():
         rates |= {f"the cap of {region}": max(cap.egress_mbit or 0.0, cap.ingress_mbit or 0.0)}

@@ -74,12 +74,16 @@ class TracePlayer:
         self.done_s, now_s = change.time_s, self._now()
         self._applied.append(events_of(change, now_s, now_s - change.time_s))
 
+    def watch(self) -> None:
+        """Raise what made the replay fail, if anything has."""
+        if self._failure is not None:
+            raise self._failure
+
     def stop(self) -> list[Event]:
         """End the replay and return the changes made; raises what made it fail."""
         self._stop.set()
         self._thread.join()
-        if self._failure is not None:
-            raise self._failure
+        self.watch()
         return self._applied
 
 

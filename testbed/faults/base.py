@@ -53,12 +53,14 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     target : the field that takes the words of a sentence (`sentence.read`) that are no times
     momentary : whether it happens at a moment: it has no `for_s` and no `mttr_s`, and is over when it begins
     resets : whether the connections that it concerns are reset then
+    last : whether it goes by what all other faults have left of a link
     """
 
     name: ClassVar[str] = ""
     target: ClassVar[str] = ""
     momentary: ClassVar[bool] = False
     resets: ClassVar[bool] = False
+    last: ClassVar[bool] = False
 
     kind: str
     at_s: Time | UnsetType = UNSET

@@ -87,6 +87,7 @@ class Schedule:
         self._wan = wan = wan or {}
         self.end_s = None if trace is None else trace.end_s
         self._trace, self._faults = trace, faults
+        self._order = sorted(range(len(faults)), key=lambda number: faults[number].last)  # of the file, these last
         named = [tuple(fault.on_connections(roles)) for fault in faults]
         connections = [() if fault.resets else between for fault, between in zip(faults, named, strict=True)]
         self._breaks = [between if fault.resets else () for fault, between in zip(faults, named, strict=True)]
@@ -121,9 +122,9 @@ class Schedule:
             state = self._profile[pair]
             mbit = max([state.goodput_mbit, *(change.goodput_mbit for change in traced)])
             rtt_ms = max([state.rtt_ms, *(change.rtt_ms for change in traced if change.rtt_ms is not None)])
-            for fault, links in zip(self._faults, self._links, strict=True):
-                if pair in links:  # all that ever meet meet, at worst
-                    altered = fault.altered(State(mbit, rtt_ms))
+            for number in self._order:
+                if pair in self._links[number]:  # all that ever meet meet, at worst
+                    altered = self._faults[number].altered(State(mbit, rtt_ms))
                     mbit, rtt_ms = max(mbit, altered.goodput_mbit), max(rtt_ms, altered.rtt_ms)
             found[pair] = Link(mbit, rtt_ms)
         return found
@@ -205,8 +206,8 @@ class Schedule:
         change, state = traced.get(pair), self._profile[pair]
         if change is not None:
             state = State(change.goodput_mbit, state.rtt_ms if change.rtt_ms is None else change.rtt_ms)
-        for number in sorted(active):
-            if pair in self._links[number]:
+        for number in self._order:
+            if number in active and pair in self._links[number]:
                 state = self._as_now(number, ">".join(pair), now_s).altered(state)
         return state
 

@@ -88,9 +88,10 @@ def _captured_on_gpu(work: Callable[[], T], device: torch.device) -> Captured[T]
 
 
 class Pass:
-    """A function of tensors, always of the same shapes, that returns tensors; captured at its second call.
+    """A function of tensors that returns tensors; captured at its second call, for inputs of the shapes of that.
 
-    It is called as the function is, and what it returns is the caller's.
+    It is called as the function is, and what it returns is the caller's. Inputs of other shapes go operation by
+    operation.
 
     Parameters
     ----------
@@ -113,6 +114,8 @@ class Pass:
         if self._calls == 1:
             return self._eagerly(inputs, device)
         if self._graph is None and not self._capture(inputs, device):
+            return self._eagerly(inputs, device)
+        if any(one.shape != other.shape for one, other in zip(inputs, self._inputs, strict=True)):
             return self._eagerly(inputs, device)
         assert self._graph is not None
         refill_all(self._inputs, inputs)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Condition, Thread
 from time import monotonic
-from typing import TextIO
+from typing import IO, TextIO
 
 from testbed.emulation import hostname, netns
 from testbed.errors import InputError, RunError
@@ -71,14 +71,22 @@ class Crew:
     ----------
     logs : folder of the log files, which exists
     show : takes a line of output as it is to be shown; standard output when None
+    broken : what the network has died of, if it has; everything is ended then
     """
 
-    def __init__(self, logs: Path, show: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        logs: Path,
+        show: Callable[[str], None] | None = None,
+        broken: Callable[[], Exception | None] = lambda: None,
+    ) -> None:
         self.members: list[Member] = []
         self._logs = logs
         self._changed = Condition()
         self._coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         self._show = show or _to(sys.stdout)
+        self._unkept: RunError | None = None
+        self._broken = lambda: self._unkept or broken()
 
     def start(
         self,
@@ -128,7 +136,7 @@ class Crew:
         until_s = monotonic() + ready.within_s
         waiting = list(members)
         while waiting := [member for member in waiting if not _is_ready(member, ready)]:
-            if self._first_failure():
+            if self._first_failure() or self._broken():
                 return False
             name = label(waiting[0].name)
             if waiting[0].status is not None:
@@ -147,9 +155,19 @@ class Crew:
         Parameters
         ----------
         keep_going : let the others go on where one fails
+
+        Raises
+        ------
+        RunError
+            A log cannot be written.
+        NetworkError
+            The network has died.
         """
-        self._wait_while(lambda: bool(self._running(services=False)) and (keep_going or not self._first_failure()))
+        fine = lambda: not self._broken() and (keep_going or not self._first_failure())  # noqa: E731
+        self._wait_while(lambda: bool(self._running(services=False)) and fine())
         self.end()
+        if (broken := self._broken()) is not None:
+            raise broken
         for member in self.members:
             if member.output is not None:
                 member.output.join(GRACE_S)  # a child of its own may hold the pipe open
@@ -194,11 +212,25 @@ class Crew:
             self._changed.notify_all()
 
     def _read(self, member: Member, number: int) -> None:
-        name = label(member.name)
-        before = f"\033[{COLOURS[(number - 1) % len(COLOURS)]}m{name}\033[0m | " if self._coloured else f"{name} | "
+        """Keep and show what a process writes; where that cannot be kept, take it all the same, or it would wait."""
         stream = member.process.stdout
         assert stream is not None
-        with (self._logs / f"{name}.log").open("wb", buffering=0) as log:
+        try:
+            self._keep(member, number, stream)
+        except OSError as error:
+            with self._changed:
+                self._unkept = RunError(f"{self._log(member)}: {error.strerror}; nothing more is kept")
+                self._changed.notify_all()
+            while stream.readline(LINE_BYTES):
+                pass
+
+    def _log(self, member: Member) -> Path:
+        return self._logs / f"{label(member.name)}.log"
+
+    def _keep(self, member: Member, number: int, stream: IO[bytes]) -> None:
+        name = label(member.name)
+        before = f"\033[{COLOURS[(number - 1) % len(COLOURS)]}m{name}\033[0m | " if self._coloured else f"{name} | "
+        with self._log(member).open("wb", buffering=0) as log:
             while line := stream.readline(LINE_BYTES):
                 log.write(line)
                 text = line.decode(errors="replace").rstrip("\r\n")
@@ -227,10 +259,10 @@ def listens(netns_pid: int, port: int) -> bool:
 
 
 def _to(stream: TextIO) -> Callable[[str], None]:
-    """Writes whole lines to a stream, from any thread; a reader that has gone is no reason to stop."""
+    """Writes whole lines to a stream, from any thread; a reader that has gone, or a full disk, is no reason to stop."""
 
     def show(line: str) -> None:
-        with suppress(BrokenPipeError):
+        with suppress(OSError):
             stream.write(line + "\n")
             stream.flush()
 

@@ -35,16 +35,16 @@ def run(
     Raises
     ------
     NetworkError
-        The network is not what the profile says.
+        The network is not what the profile says, or has died.
     InputError
         There is no such command.
     RunError
-        What others wait for did not get ready.
+        What others wait for did not get ready, or a log cannot be written.
     """
     logs = folder / LOGS
     logs.mkdir(parents=True)
     with up(asked, title, folder, say) as wan:
-        crew = Crew(logs)
+        crew = Crew(logs, broken=lambda: wan.failure)
         try:
             with _forwarding(crew):
                 complete = _started(wan, crew, starts)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from threading import RLock, Timer, current_thread
 from types import FrameType
 
 from testbed.errors import InputError, TestbedError
@@ -62,6 +62,7 @@ def run(asked: Asked, folder: Path, say: Callable[[str], None]) -> int:
             with _interruptible():
                 prompt.cmdloop()
         finally:
+            prompt.call_off()
             finish(wan, crew)
             wan.info.status = prompt.status
     return wan.info.status
@@ -76,6 +77,8 @@ class Prompt(cmd.Cmd):
         self._wan, self._crew, self._say = wan, crew, say
         self._asks = sys.stdin.isatty()
         self._cut: set[tuple[str, str]] = set()
+        self._changing = RLock()  # of what is cut, and of the timers that are to heal it
+        self._timers: dict[tuple[str, str], Timer] = {}
         self.prompt = f"{wan.info.profile}> " if self._asks else ""
         self.use_rawinput = self._asks
         self.intro = "`help` lists the commands." if self._asks else None
@@ -95,6 +98,8 @@ class Prompt(cmd.Cmd):
     def onecmd(self, line: str) -> bool:
         """One command; what is wrong with it is one line."""
         line = line.strip()
+        if self._wan.failure is not None:  # said when the network comes down
+            return True
         if not line or line.startswith("#"):
             return False
         if line == "EOF":
@@ -164,7 +169,7 @@ class Prompt(cmd.Cmd):
         for_s = _number(words[1], "seconds", 0, 86_400) if words[1:] else math.inf
         self._set(links, cut=True)
         if for_s < math.inf:
-            Thread(target=self._heal_after, args=(links, for_s * self._wan.network.dilation), daemon=True).start()
+            self._heal_later(links, for_s * self._wan.network.dilation)
 
     def do_heal(self, words: list[str]) -> None:
         self._set(self._links(words[0]) if words else sorted(self._cut), cut=False)
@@ -216,16 +221,36 @@ class Prompt(cmd.Cmd):
         return self._links(words[0]), _number(words[1], unit, least, most)
 
     def _set(self, links: list[tuple[str, str]], cut: bool) -> None:
-        for src, dst in links:
-            if ((src, dst) in self._cut) == cut:
-                continue
-            (self._wan.network.cut if cut else self._wan.network.heal)(src, dst)
-            (self._cut.add if cut else self._cut.discard)((src, dst))
-            self._wan.recorder.record(Cut(time_s=self._wan.now_s(), link=f"{src}>{dst}", healed=not cut))
+        """Cut links or heal them; what was to heal one later is called off."""
+        with self._changing:
+            for link in links:
+                if (timer := self._timers.pop(link, None)) is not None:
+                    timer.cancel()
+                if (link in self._cut) == cut:
+                    continue
+                (self._wan.network.cut if cut else self._wan.network.heal)(*link)
+                (self._cut.add if cut else self._cut.discard)(link)
+                self._wan.recorder.record(Cut(time_s=self._wan.now_s(), link=">".join(link), healed=not cut))
 
-    def _heal_after(self, links: list[tuple[str, str]], real_s: float) -> None:
-        time.sleep(real_s)
-        self._set(links, cut=False)
+    def _heal_later(self, links: list[tuple[str, str]], real_s: float) -> None:
+        with self._changing:
+            for link in links:
+                self._timers[link] = timer = Timer(real_s, self._healed_by, (link,))
+                timer.daemon = True
+                timer.start()
+
+    def _healed_by(self, link: tuple[str, str]) -> None:
+        """What a timer does, unless it was called off as it rang."""
+        with self._changing:
+            if self._timers.get(link) is current_thread():
+                self._set([link], cut=False)
+
+    def call_off(self) -> None:
+        """Let nothing heal any more: the network is about to go."""
+        with self._changing:
+            for timer in self._timers.values():
+                timer.cancel()
+            self._timers.clear()
 
 
 def _number(text: str, unit: str, least: float, most: float) -> float:

@@ -26,7 +26,7 @@ import msgspec
 from testbed.errors import InputError
 from testbed.experiment import strict
 from testbed.programs.hosts import named
-from testbed.wan import plain
+from testbed.wan import plain, reading
 from testbed.wan.plan import NetworkPlan
 
 READY_S = 60.0
@@ -97,15 +97,8 @@ def load(path: Path, plan: NetworkPlan) -> list[Start]:
         The file cannot be read, has an unknown key, names a host, region or command that is not there, or all that
         it starts are services.
     """
-    try:
-        content = path.read_bytes()
-        if len(content) > LARGEST_BYTES:
-            raise InputError(f"{path}: {len(content):,} bytes; a file of starts has at most {LARGEST_BYTES:,}")
-        data = plain.toml(content.decode(), str(path), any_text=True)  # NUL: see `_start`
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text file: {error}") from None
+    text = reading.read_text(path, limit_bytes=LARGEST_BYTES)
+    data = plain.toml(text, str(path), any_text=True)  # NUL: see `_start`
     entries = strict.read(data, _File, str(path)).start
     found = [_start(entry, plan, f"{path}: start {number}") for number, entry in enumerate(entries, 1)]
     if all(start.service for start in found):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,13 +54,14 @@ class Asked:
 
 @dataclass
 class Wan:
-    """A network that is up; `info` is what its record will say, `folder` where."""
+    """A network that is up; `info` is what its record will say, `folder` where; `failure`: what it has died of."""
 
     network: EmulatedNetwork
     folder: Path
     recorder: Recorder
     info: ProgramInfo
     began_s: float = field(default_factory=monotonic)  # on the monotonic clock
+    failure: Exception | None = None
 
     def now_s(self) -> float:
         """Seconds on the network's clock since it was given to its programs."""
@@ -111,10 +112,11 @@ def up(asked: Asked, title: str, folder: Path, say: Callable[[str], None]) -> It
                 facts.error, facts.status = str(error), error.exit_code
                 raise
             finally:
-                facts.took_s = round(wan.now_s(), 3)
-                facts.delay = network.delay_report() | lateness.report()
-                counted = network.counters()
-                facts.wan_drops = {link: counted[link].drops for link in facts.network}
+                facts.took_s, facts.delay = round(wan.now_s(), 3), lateness.report()
+                with suppress(NetworkError):  # a network that has died cannot be asked, and what is known is kept
+                    facts.delay = network.delay_report() | facts.delay
+                    counted = network.counters()
+                    facts.wan_drops = {link: counted[link].drops for link in facts.network}
                 facts.checksums = recorder.finish()
                 carried = frames.link_totals(folder) or {}
                 facts.wan_bytes = {link: carried.get(link, 0) for link in facts.network}
@@ -128,8 +130,8 @@ def _there(wan: Wan, asked: Asked, lateness: Lateness) -> Iterator[None]:
         stack.enter_context(awake.kept())
         stack.enter_context(published(wan.network, asked.ports))
         stack.enter_context(marks.kept(wan.info.hosts, wan.recorder.record, wan.now_s))
-        stack.enter_context(_metered(wan))
-        stack.enter_context(_following(wan, asked.schedule, lateness))
+        player = stack.enter_context(_following(wan, asked.schedule, lateness))
+        stack.enter_context(_metered(wan, player))
         yield
 
 
@@ -156,20 +158,26 @@ def _resolving(addresses: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _metered(wan: Wan) -> Iterator[None]:
-    """Record what each link carries, second by second of the network's clock, from now until the end."""
+def _metered(wan: Wan, player: TracePlayer | None) -> Iterator[None]:
+    """Record what each link carries, second by second of the network's clock, from now until the end.
+
+    Where the network has died, or no longer follows its schedule, `wan.failure` says so: nothing would cross it any
+    more, and programs without a timeout of their own would wait for ever.
+    """
     stop = Flag()
-    failures: list[TestbedError] = []
 
     def meter() -> None:
         before, since_s, number = _sent(wan.network), wan.now_s(), 1
         try:
             while not stop.wait(max(number * INTERVAL_S - wan.now_s(), 0.0) * wan.network.dilation):
+                wan.network.watch()
+                if player is not None:
+                    player.watch()
                 before, since_s = _sample(wan, before, since_s)
                 number += 1
             _sample(wan, before, since_s)
-        except TestbedError as error:
-            failures.append(error)
+        except Exception as error:  # told to all who wait for programs
+            wan.failure = error
 
     thread = Thread(target=meter, name="meter")
     thread.start()
@@ -178,8 +186,8 @@ def _metered(wan: Wan) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-    if failures:
-        raise failures[0]
+    if wan.failure is not None:
+        raise wan.failure
 
 
 def _sent(network: EmulatedNetwork) -> dict[str, int]:
@@ -195,10 +203,10 @@ def _sample(wan: Wan, before: dict[str, int], since_s: float) -> tuple[dict[str,
 
 
 @contextmanager
-def _following(wan: Wan, schedule: Schedule | None, lateness: Lateness) -> Iterator[None]:
+def _following(wan: Wan, schedule: Schedule | None, lateness: Lateness) -> Iterator[TracePlayer | None]:
     """Let the WAN follow a schedule, if there is one, from now on."""
     if schedule is None:
-        yield
+        yield None
         return
 
     def reset(change: Break) -> None:
@@ -207,7 +215,7 @@ def _following(wan: Wan, schedule: Schedule | None, lateness: Lateness) -> Itera
 
     player = TracePlayer(schedule, wan.network.change, -1.0, 0.0, monotonic(), wan.network.dilation, reset)
     try:
-        yield
+        yield player
     finally:
         for made in player.stop():
             wan.recorder.record(made)

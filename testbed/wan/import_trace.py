@@ -94,7 +94,7 @@ def from_mahimahi(path: Path, pairs: Sequence[Pair], interval_s: float, floor_mb
         if time_ms < last_ms:
             raise InputError(f"{where}: time goes back from {last_ms} to {time_ms} ms")
         last_ms = time_ms
-        counts[int(time_ms / 1e3 / interval_s)] += 1
+        counts[math.floor(time_ms / (1e3 * interval_s) + 1e-9)] += 1  # 300 ms begin the fourth of 0.1 s, not the third
     if last_ms == 0:
         raise InputError(f"{path}:1: no packets in it; a trace must last longer than 0 ms")
     end_s = last_ms / 1e3
@@ -106,7 +106,7 @@ def from_mahimahi(path: Path, pairs: Sequence[Pair], interval_s: float, floor_mb
         packets = counts[index] if not last else sum(count for at, count in counts.items() if at >= index)
         length_s = end_s - index * interval_s if last else interval_s
         rate = packets * PAYLOAD_BYTES * 8e-6 / length_s
-        for pair in pairs:
+        for pair in dict.fromkeys(pairs):
             recording.add(index * interval_s, pair, rate, floor_mbit, str(path))
     return recording
 

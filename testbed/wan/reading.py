@@ -78,8 +78,8 @@ class Table:
         raise InputError(f"{self.where}: no column '{names[0]}'{nearest(names[0], self.columns)}")
 
 
-def read_text(path: Path, hint: str = "") -> str:
-    """The whole of a text file of at most `LIMIT_BYTES`.
+def read_text(path: Path, hint: str = "", limit_bytes: int = LIMIT_BYTES) -> str:
+    """The whole of a text file of at most `limit_bytes`.
 
     Raises
     ------
@@ -91,8 +91,8 @@ def read_text(path: Path, hint: str = "") -> str:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: not a plain file{tail}")
         size_bytes = path.stat().st_size
-        if size_bytes > LIMIT_BYTES:
-            raise InputError(f"{path}: {size_bytes:,} bytes; at most {LIMIT_BYTES:,} are read{tail}")
+        if size_bytes > limit_bytes:
+            raise InputError(f"{path}: {size_bytes:,} bytes; at most {limit_bytes:,} are read{tail}")
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
@@ -163,7 +163,7 @@ def _rows(cells: Iterator[tuple[str, list[str]]], columns: Sequence[str]) -> Ite
 def number(text: str | None, where: str) -> float:
     """`text` as a finite number; `where` begins the error's line."""
     try:
-        value = float(text or "")
+        value = math.nan if "_" in (text or "") else float(text or "")
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

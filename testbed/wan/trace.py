@@ -13,7 +13,7 @@ the last row. `hold` (the default): it stays so. `loop`: the trace begins again 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ COLUMNS = ("time_s", "src_region", "dst_region", "goodput_mbit")
 RTT_COLUMN = "rtt_ms"
 ENDS = {"hold": "", "loop": "period_s", "end": "end_s"}  # with the setting that says when
 SETTINGS = ("end", "profile", *filter(None, ENDS.values()))  # what a comment may set
+LEAST_S, LONGEST_S = 1e-3, 1e8  # of a loop, or of all: a millisecond, three years
 LATE_S = 0.05  # a change that comes later than this after its time is counted as late
 HINT = "a trace is a CSV file, see topologies/traces/"
 
@@ -123,7 +124,7 @@ def about(path: Path) -> tuple[str, tuple[str, ...]]:
         The file cannot be read.
     """
     table = reading.read_table(path, HINT)
-    said = " ".join(line.lstrip("# ") for line in table.comments if _setting(line)[0] not in SETTINGS)
+    said = " ".join(line.lstrip("# ") for line in table.comments if _key_value(line)[0] not in SETTINGS)
     cells = (row.cells.get(column, "").strip() for row in table.rows for column in COLUMNS[1:3])
     return said, tuple(dict.fromkeys(filter(None, cells)))
 
@@ -138,7 +139,7 @@ def load(path: Path, regions: tuple[str, ...]) -> Trace:
         error unless the trace names a profile that has it.
     """
     table = reading.read_table(path, HINT)
-    settings = dict(_setting(line) for line in table.comments if ":" in line)
+    settings = _settings(table.comments, path)
     if table.columns not in (COLUMNS, (*COLUMNS, RTT_COLUMN)):
         raise InputError(f"{table.where}: columns must be {','.join(COLUMNS)}, and {RTT_COLUMN} may follow")
     profile = settings.get("profile", "")
@@ -173,7 +174,18 @@ def _changes(rows: Iterator[Row], regions: tuple[str, ...]) -> Iterator[Change]:
         yield change
 
 
-def _setting(line: str) -> tuple[str, str]:
+def _settings(comments: Iterable[str], path: Path) -> dict[str, str]:
+    """What comment lines like `# end: loop` say; any other is for people."""
+    found: dict[str, str] = {}
+    for line in comments:
+        key, value = _key_value(line)
+        if key in SETTINGS and key in found:
+            raise InputError(f"{path}: {key} stands there twice")
+        found[key] = value
+    return found
+
+
+def _key_value(line: str) -> tuple[str, str]:
     key, _, value = line.lstrip("# ").partition(":")
     return key.strip(), value.strip()
 
@@ -184,11 +196,16 @@ def _end(settings: dict[str, str], last_s: float, path: Path) -> tuple[str, floa
     if end not in ENDS:
         raise InputError(f"{path}: end is '{end}'{nearest(end, ENDS)}")
     key = ENDS[end]
+    for other, its_key in ENDS.items():
+        if its_key in settings and its_key != key:
+            raise InputError(f"{path}: {its_key} means nothing with end '{end}'; it goes with '# end: {other}'")
     if not key:
         return end, None
     when_s = reading.number(settings.get(key), f"{path}: {key}")
     if when_s <= last_s:
         raise InputError(f"{path}: {key} is {when_s:g}; it must be later than the last row's {last_s:g} s")
+    if not LEAST_S <= when_s <= LONGEST_S:
+        raise InputError(f"{path}: {key} is {when_s:g}; it must be from {LEAST_S:g} to {LONGEST_S:g} s")
     return end, when_s
 
 
@@ -202,6 +219,8 @@ def _change(row: Row, regions: tuple[str, ...]) -> Change:
         raise InputError(f"{row.where}: a link from {src} to itself")
     if time_s < 0 or rate <= 0:
         raise InputError(f"{row.where}: time_s is {time_s:g} and goodput_mbit {rate:g}; one is negative or not above 0")
+    if time_s > LONGEST_S:
+        raise InputError(f"{row.where}: time_s is {time_s:g}; above {LONGEST_S:g} the unit must be wrong")
     rtt_ms = None
     if row.cells.get(RTT_COLUMN, "").strip():
         rtt_ms = reading.rtt(row.number(RTT_COLUMN), f"{row.where}: {RTT_COLUMN}")

@@ -71,7 +71,7 @@ def factored(
     with _recorded(linear, rows) as calls:
         value = loss()
     outputs = [calls[name][1] for name in linear]
-    derivatives = torch.autograd.grad(value, [*outputs, *rest])
+    derivatives = torch.autograd.grad(value, [*outputs, *rest], allow_unused=True, materialize_grads=True)
     backward = [rows * part for part in derivatives[: len(outputs)]]
     none = torch.empty(0, device=model.device)
     others = torch.cat([none, *(part.reshape(-1) for part in derivatives[len(outputs) :])])
@@ -87,6 +87,12 @@ def factored(
 def _parts(model: FlatModel, parameters: Sequence[Tensor]) -> tuple[dict[str, nn.Module], list[Tensor]]:
     """The modules of `layout.linear` by name, and the parameters of `layout.rest`."""
     modules = {layer.name: model.module.get_submodule(layer.name) for layer in model.layout.linear}
+    for name, module in modules.items():
+        if not isinstance(module, nn.Linear):
+            kind = type(module).__name__
+            raise InputError(
+                f"layer {name or kind}: its gradient has no factors, its matrix is a {kind}'s, not a Linear's"
+            )
     rest = {layer.name for layer in model.layout.rest}
     named = zip(model.layout, parameters, strict=True)
     return modules, [parameter for layer, parameter in named if layer.name in rest]

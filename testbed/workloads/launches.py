@@ -113,7 +113,7 @@ class Launches:
         self._parts: list[Tensor] = []  # what batches are made of, [places, ...] each
         self._seen: set[Form] = set()
         self._graphs: dict[Form, Captured[list[Outcome]] | None] = {}
-        self._stacks: dict[Rule, bool] = {}  # whether one pass gives each worker's gradient
+        self._stacks: dict[Form, bool] = {}  # whether one pass gives each worker's gradient
         self._draws: bool | None = None  # whether the network draws random numbers; None: not seen yet
         self._without_due = False
 
@@ -255,13 +255,13 @@ class Launches:
 
     def _all(self, form: Form) -> list[Outcome]:
         """The gradients at the first places, operation by operation."""
-        if form.gradients > 1 and form.rule not in self._stacks:
-            self._stacks[form.rule] = self._can_stack(form)
+        if form.gradients > 1 and form not in self._stacks:
+            self._stacks[form] = self._can_stack(form)
         return self._computed(form)
 
     def _computed(self, form: Form) -> list[Outcome]:
         """The gradients at the first places, all in one pass or side by side."""
-        if form.gradients > 1 and self._stacks.get(form.rule):
+        if form.gradients > 1 and self._stacks.get(form):
             return self._stacked(form)
         parts = [partial(self._one, place, form.rule, place // form.alike) for place in range(form.gradients)]
         return branches(parts, self._model.device)

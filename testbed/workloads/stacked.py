@@ -106,6 +106,8 @@ class Stacked(TorchFunctionMode):
     def _embedding(self, input: Tensor, weight: Tensor, padding_idx: int | None = None, **others: Any) -> Tensor:
         if padding_idx is not None or any(others.get(name) for name in ("max_norm", "scale_grad_by_freq", "sparse")):
             raise NotStackable("an embedding with options")
+        if input.dim() == 1 and len(input) == self._examples:
+            raise NotStackable("an embedding of a row of tokens, or of places, of which there are as many as examples")
         tables = self._stacks[id(weight)]
         first = len(weight) * torch.arange(self._workers, device=input.device)
         rows = tables.reshape(-1, weight.shape[1])
@@ -176,9 +178,8 @@ def _pair(value: Any) -> list[int]:
 
 
 def may_stack(module: nn.Module) -> bool:
-    """Whether nothing in a network is known to mix the examples of a batch or to draw random numbers."""
-    mixing = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-    return not any(isinstance(part, mixing) for part in module.modules())
+    """Whether nothing in a network is known to mix the examples of a batch."""
+    return not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
 
 
 def is_like(one: Tensor, other: Tensor) -> bool:

@@ -280,3 +280,18 @@ def test_a_plan_knows_its_links_as_they_are_and_at_their_widest():
     assert plan.widest["a", "b"] == Link(400, 220) and plan.widest["b", "a"] == Link(100, 220)
     assert plan.widest["a", "c"] == plan.wan["a", "c"] and plan.wan["a", "b"] == Link(100, 20)
     assert plan.scaled(2).widest["a", "b"] == Link(200, 440)
+
+
+@pytest.mark.parametrize("other", ["delay a=b ms=100 at 1s", "rate a=b factor=0.1 at 1s"])
+def test_what_tcp_gets_through_losses_follows_from_all_else_whatever_the_order(other: str) -> None:
+    loss = "loss a=b p=0.01 at 1s"
+    one, another = (states(schedule(*order).at(2.0)) for order in ((loss, other), (other, loss)))
+    assert one == another and one["a", "b"][0] < states(schedule(other).at(2.0))["a", "b"][0]
+    one, another = (schedule(*order).extremes for order in ((loss, other), (other, loss)))
+    assert one == another
+
+
+def test_a_link_without_a_round_trip_loses_nothing_to_tcp() -> None:
+    plan = NetworkPlan(PLAN.hosts, network(("a", "b", "c"), Link(1000, 1), Link(100, 0)))
+    found = Schedule(None, read_faults(["loss * p=0.01 at 1s"], "test"), plan.wan, plan.hosts)
+    assert found.at(2.0) == []

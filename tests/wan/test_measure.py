@@ -90,6 +90,19 @@ def test_a_test_that_fails_twice_ends_the_measurement(tmp_path):
         measure.measure(hosts, lambda _: None)
 
 
+def test_what_fails_is_told_where_the_first_tries_server_still_holds_the_port(tmp_path):
+    """Only the way to a host is ended between two tries, not what runs there."""
+    said = 'echo "iperf3: error - Address already in use"; echo "iperf3: exiting"'
+    held = f"if [ -e {tmp_path}/held ]; then {said}; exit 1; fi"
+    server = f'case "$*" in *-s*) {held}; touch {tmp_path}/held; echo "Server listening on 5201"; exec sleep 5;; esac\n'
+    log = f"cat {DATA / 'iperf3-3.12-failed.json'}; exit 1"
+    hosts = Hosts([machine(tmp_path, name, server + log, PING) for name in ("east", "west")])
+    with pytest.raises(RunError, match=r"east to west \(west:5201\): iperf3: unable to connect to server"):
+        measure.measure(hosts, lambda _: None)
+    with pytest.raises(RunError, match="iperf3 did not start there: iperf3: error - Address already in use"):
+        measure.measure(hosts, lambda _: None)
+
+
 def test_a_server_that_does_not_start_is_an_error(tmp_path):
     hosts = Hosts([machine(tmp_path, name, "echo 'Address already in use' >&2; exit 1", PING) for name in "ab"])
     with pytest.raises(RunError, match="b: iperf3 did not start there: Address already in use"):

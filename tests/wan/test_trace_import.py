@@ -246,3 +246,29 @@ def test_the_limit_of_changes_is_checked_before_they_are_made(tmp_path):
     with refuse("take a longer --interval"):
         from_mahimahi(path, [EAST_WEST], 1.0, 0.1)
     assert len(from_mahimahi(path, [EAST_WEST], 1000.0, 0.1).changes) == CHANGES_LIMIT // 1000
+
+
+@pytest.mark.parametrize("interval_s", [0.01, 0.1, 1.0])
+def test_a_packet_counts_in_the_interval_that_it_begins(tmp_path, interval_s):
+    """One a millisecond: as many in each interval, wherever its bounds fall in floating point."""
+    path = write(tmp_path / "even", "".join(f"{ms}\n" for ms in range(5000)))
+    found = rates(from_mahimahi(path, [EAST_WEST, EAST_WEST], interval_s, 0.1))[:-1]
+    assert found == [pytest.approx(1000 * PACKET_MBIT)] * (round(5 / interval_s) - 1)  # a pair named twice is one
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        (["1.7e12,{pair},5"], "time_s is 1.7e[+]12; above 1e[+]08 the unit must be wrong"),
+        (["# period_s: 60", "0,{pair},5"], "period_s means nothing with end 'hold'; it goes with '# end: loop'"),
+        (["# end: loop", "# period_s: 1e-9", "0,{pair},5"], "period_s is 1e-09; it must be from 0.001"),
+        (["# end: loop", "# end: hold", "0,{pair},5"], "end stands there twice"),
+        (["0,{pair},1_5"], "goodput_mbit is '1_5'; it must be a number"),
+    ],
+)
+def test_a_trace_that_says_what_cannot_be_meant_is_refused(tmp_path, lines, line):
+    comments = [each for each in lines if each.startswith("#")]
+    rows = [each.format(pair=",".join(EAST_WEST)) for each in lines if not each.startswith("#")]
+    text = "\n".join([*comments, "time_s,src_region,dst_region,goodput_mbit", *rows])
+    with refuse(line):
+        trace.load(write(tmp_path / "odd.csv", text + "\n"), EAST_WEST)

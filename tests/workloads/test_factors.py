@@ -119,3 +119,20 @@ def test_a_layer_without_factors_is_named(dataset: LabelledImages, order: str, l
     with pytest.raises(InputError, match=f"layer {layer}: its gradient has no factors"):
         worker.factors(initial_weights(Model(name="tiny"), seed=0, outputs=10), 0)
     assert not any(module._forward_hooks for module in worker.model.module.modules())
+
+
+def test_a_matrix_that_is_no_linear_layers_has_no_factors(dataset: LabelledImages) -> None:
+    class Turned(nn.Module):
+        """x W where a Linear has x W'."""
+
+        def __init__(self, linear: nn.Linear) -> None:
+            super().__init__()
+            self.weight, self.bias = linear.weight, linear.bias
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight.T + self.bias
+
+    worker = make("tiny", dataset)
+    worker.model.module.output = Turned(worker.model.module.output)
+    with pytest.raises(InputError, match="layer output: its gradient has no factors, its matrix is a Turned's"):
+        worker.factors(initial_weights(Model(name="tiny"), seed=0, outputs=10), 0)

@@ -308,3 +308,37 @@ def test_all_workers_find_room_on_the_gpus(workers: int, gpus: int) -> None:
     part = share(workers, gpus)
     assert 0 < part <= 1
     assert int(1 / part) * gpus >= workers or part == 1
+
+
+def test_a_language_model_without_dropout_is_one_pass_at_any_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four workers' examples are as many as its context has places, which an embedding of places could be taken for."""
+    forget_after(monkeypatch)
+
+    @model("places", input=(16,))
+    def places(outputs: int) -> nn.Module:
+        return Places(outputs)
+
+    words = text_data.cut(b"so it goes, and so it went. " * 400, "character", "a text")
+    weights = torch.randn(learners(Model(name="places"), words, "cpu")[0].model.layout.size).mul(0.05)
+    with standin():
+        there = learners(Model(name="places"), words, NAME, count=8)
+        launches = there[0]._launches
+        assert launches is not None
+        launches.together = True
+        for together in (8, 2, 8, 2):  # 8 examples a worker
+            found = [each.gradient(weights.to(DEVICE), 0)[1] for each in there[:together]]
+            launches.run()
+            for each, one in zip(there, found, strict=False):
+                alone = learners(Model(name="places"), words, "cpu", count=8)[each.worker].gradient(weights, 0)[1]
+                assert torch.allclose(one.cpu(), alone, rtol=1e-5, atol=1e-7)
+
+
+class Places(nn.Module):
+    """Embeddings of tokens and of their places, as a language model begins."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.token, self.place, self.head = nn.Embedding(outputs, 8), nn.Embedding(16, 8), nn.Linear(8, outputs)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.token(tokens) + self.place(torch.arange(tokens.shape[1], device=tokens.device)))

@@ -202,6 +202,7 @@ class TestArrays:
             ((X, Y[:10], X, Y), "60 and 60 inputs, 10 and 60 targets"),
             ((X, Y, X[:, :4], Y), "differ in shape"),
             ((X, X, X, X), "need a loss"),
+            ((X, X[:, 0], X, X[:, 0]), r"\[n, outputs\], as a model's outputs are: give y"),
         ],
     )
     def test_what_cannot_be_is_refused(self, arrays: tuple[np.ndarray, ...], message: str) -> None:

@@ -24,9 +24,12 @@ class Loss(OfLinks, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`links` lose the share `p` of the packets, in runs of `burst` on average (Gilbert and Elliott's two states)."""
 
     name: ClassVar[str] = "loss"
+    last: ClassVar[bool] = True
     p: Annotated[float, msgspec.Meta(gt=0, lt=1)]
     burst: Annotated[float, msgspec.Meta(ge=1, le=1e6)] = 1.0
 
     def altered(self, link: State) -> State:
+        if not link.rtt_ms:
+            return link
         limit_mbit = SEGMENT_BYTES * 8e-6 / (link.rtt_ms * 1e-3) * C / sqrt(self.p / self.burst)
         return replace(link, goodput_mbit=min(link.goodput_mbit, max(limit_mbit, 1e-3)))

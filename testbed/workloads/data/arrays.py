@@ -26,7 +26,8 @@ class Arrays(Dataset):
     Parameters
     ----------
     train_x, train_y, test_x, test_y
-        Inputs [n, ...] and targets [n, ...]; float64 becomes float32, the models' type.
+        Inputs [n, ...] and targets: classes [n, ...], or numbers [n, outputs]; float64 becomes float32, the models'
+        type.
     outputs
         How many a model must have; None: the number of classes, or the length of a row of targets.
     loss
@@ -39,7 +40,8 @@ class Arrays(Dataset):
     Raises
     ------
     InputError
-        Inputs and targets are not as many, or the training and the test examples are not alike.
+        Inputs and targets are not as many, the training and the test examples are not alike, or numbers to be
+        told are no rows.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class Arrays(Dataset):
             raise InputError("training and test examples differ in shape; give both the same")
         self.train_examples, self.test_examples = len(x), len(other_x)
         self.input, self.note = tuple(x.shape[1:]), note
+        if y.dim() == 1 and y.is_floating_point():  # a loss would set each output against every target
+            raise InputError("targets that are numbers are [n, outputs], as a model's outputs are: give y[:, None]")
         classes = loss is None and not y.is_floating_point()
         if loss is None and not classes:
             raise InputError("targets that are no classes (whole numbers) need a loss: Arrays(..., loss=...)")

@@ -9,6 +9,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 
 CONNECT_TIMEOUT_S = 10.0
@@ -31,16 +32,19 @@ def fetch(url: str, path: Path, md5: str, max_bytes: int, sha256: str = "") -> N
     """
     digests = {"md5": hashlib.md5(usedforsecurity=False), "sha256": hashlib.sha256()}
     size_bytes, deadline = 0, time.monotonic() + DOWNLOAD_TIMEOUT_S
-    with urllib.request.urlopen(url, timeout=CONNECT_TIMEOUT_S) as response, path.open("wb") as file:
-        while chunk := response.read(CHUNK_BYTES):
-            size_bytes += len(chunk)
-            if size_bytes > max_bytes:
-                raise OSError(f"{url} is larger than the official file")
-            if time.monotonic() > deadline:
-                raise OSError(f"{url} is not complete after {DOWNLOAD_TIMEOUT_S:.0f} s")
-            for digest in digests.values():
-                digest.update(chunk)
-            file.write(chunk)
+    try:
+        with urllib.request.urlopen(url, timeout=CONNECT_TIMEOUT_S) as response, path.open("wb") as file:
+            while chunk := response.read1(CHUNK_BYTES):  # what has come, so that the deadline is looked at in time
+                size_bytes += len(chunk)
+                if size_bytes > max_bytes:
+                    raise OSError(f"{url} is larger than the official file")
+                if time.monotonic() > deadline:
+                    raise OSError(f"{url} is not complete after {DOWNLOAD_TIMEOUT_S:.0f} s")
+                for digest in digests.values():
+                    digest.update(chunk)
+                file.write(chunk)
+    except HTTPException as error:  # which is no OSError: an answer that is none, or ends too early
+        raise OSError(f"{url}: {type(error).__name__}: {error}") from None
     for name, official in {"md5": md5, "sha256": sha256}.items():
         if official and (found := digests[name].hexdigest()) != official:
             raise OSError(f"the {name} of {url} is {found}, the official file's is {official}")

@@ -60,7 +60,7 @@ def read(root: Path, notice: Notice) -> Content | None:
     shapes = [(TRAIN, 28, 28), (TRAIN,), (TEST, 28, 28), (TEST,)]
     files = [_idx(folder, name, shape) for name, shape in zip(FILES, shapes, strict=True)]
     packed = not all((folder / name).is_file() for name in FILES)
-    if packed and store(files, FILES, root / UNPACKED):
+    if packed and folder != root / UNPACKED and store(files, FILES, root / UNPACKED):
         notice(f"MNIST: unpacked {folder} to {root / UNPACKED}, which workers can share")
         return read(root, notice)
     bodies = [file[len(_header(shape)) :].reshape(shape) for file, shape in zip(files, shapes, strict=True)]

@@ -83,7 +83,9 @@ class Text(Dataset):
 
     def _set_window(self, window: int) -> None:
         self.input = (window,)
-        self.train_examples, self.test_examples = ((len(part) - 1) // window for part in (self._train, self._test))
+        self.train_examples, self.test_examples = (
+            max(0, len(part) - 1) // window for part in (self._train, self._test)
+        )
         self.tested_at_once = max(1, TESTED_TOKENS // window)
 
     def fit(self, input: Shape | None, device: torch.device) -> Self:

@@ -58,6 +58,11 @@ def test_its_images_and_labels_are_read(data_root: Path, files: Files, folder: s
     assert (data_root / "mnist-idx").is_dir() == packed
 
 
+def test_packed_files_where_unpacked_ones_belong_are_read_as_they_are(data_root: Path, files: Files) -> None:
+    write(data_root / "mnist-idx", files, packed=True)
+    assert data.load("mnist", allow_download=False).train_images.shape == (30, 1, 28, 28)
+
+
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("damage", ["truncated", "longer", "header", "empty", "missing"])
 def test_a_damaged_file_is_named(data_root: Path, files: Files, packed: bool, damage: str) -> None:

@@ -10,6 +10,7 @@ import struct
 import tarfile
 import urllib.request
 from dataclasses import replace
+from http.client import BadStatusLine, IncompleteRead
 from pathlib import Path
 
 import numpy as np
@@ -209,14 +210,19 @@ class TestLoad:
         with pytest.raises(InputError, match=r"data_batch_1\.bin"):
             data.load("cifar10")
 
-    def test_no_network_is_said_and_answered_with_the_stand_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        "error", [OSError("no route to host"), BadStatusLine("no route to host"), IncompleteRead(b"", 9)]
+    )
+    def test_no_network_is_said_and_answered_with_the_stand_in(
+        self, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
         def unreachable(*_, **__):
-            raise OSError("no route to host")
+            raise error
 
         monkeypatch.setattr(urllib.request, "urlopen", unreachable)
         notices: list[str] = []
         assert not data.load("cifar10", on_notice=notices.append).real
-        assert "no route to host" in notices[1]
+        assert "cannot be downloaded" in notices[1] and str(error) in notices[1]
 
     def test_download(self, data_root: Path, batches: list[Records], monkeypatch: pytest.MonkeyPatch) -> None:
         serve(monkeypatch, archive_of(batches))

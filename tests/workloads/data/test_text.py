@@ -124,6 +124,10 @@ class TestOpening:
         with pytest.raises(InputError, match="52 tokens, fewer than the 101 that the model looks at"):
             windows(length=100)
 
+    def test_so_is_an_empty_one(self) -> None:
+        with pytest.raises(InputError, match="0 tokens, fewer than the 65"):
+            cut(b"", "byte", "nothing").fit((64,), CPU)
+
     def test_other_tokens_are_refused(self) -> None:
         with pytest.raises(msgspec.ValidationError, match="Invalid enum value 'word'"):
             data.of("text", tokens="word")
