@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -25,12 +26,14 @@ from testbed.codecs.costs import COSTS, UNKNOWN, Cost, size_of
 from testbed.codecs.factors import Dithered, FactorCodec, LloydMax
 from testbed.codecs.lossless.planes import coded_levels
 from testbed.codecs.memory import Residual, adder
+from testbed.codecs.ternary import LOSS_AWARE
 from testbed.experiment import assembly
 from testbed.files import write_whole
 from testbed.layout import Factors, Layer, Layout
 
 WIDTH = 1000
 SUMMED = 4  # messages
+MOMENTS = 20  # gradients of which an optimizer's second moments are the mean, with beta2 = 0.95
 KEPT = ("float32", UNKNOWN)  # rows that are stated, not measured
 OPERATIONS = ("encode", "decode", "add", "survey")
 
@@ -121,23 +124,30 @@ def _codecs(vector: torch.Tensor) -> list[Subject]:
         "thresholded": [codecs.Thresholded(layout, threshold) for threshold in (3.3, 2.0)],
         "dgc": [codecs.DGC(layout, 1, sparsity=sparsity, warmup_epochs=0) for sparsity in (0.999, 0.75)],
     }
+    random = torch.Generator().manual_seed(1)
+    squares = [torch.randn(len(vector), generator=random).square() for _ in range(MOMENTS)]
+    importance = torch.stack(squares).mean(0).sqrt()
+    aware = codecs.ThresholdTernary(layout)
     fed_back = ("threshold ternary, blockwise", "1-bit", "uniform", "adaptive", "thresholded")
     subjects = [_subject(row, codec, vector) for row, settings in plain.items() for codec in settings]
     for row in fed_back:
         subjects += [_subject(f"{row} with feedback", codecs.ErrorFeedback(codec), vector) for codec in plain[row]]
+    subjects.append(_subject(LOSS_AWARE, aware, vector, partial(aware.encode, vector, importance=importance)))
     for quantile in (3.3, 2.0):
         kept = torch.where(vector.abs() > quantile, vector, 0.0)
         subjects.append(_subject("sparse", codecs.Sparse(layout), kept))
     return subjects
 
 
-def _subject(row: str, codec: Any, vector: torch.Tensor) -> Subject:
-    """A codec of whole vectors; its first messages are a warm-up."""
+def _subject(row: str, codec: Any, vector: torch.Tensor, own: Callable[[], Any] | None = None) -> Subject:
+    """A codec of whole vectors, `own` its way to encode where that is not plain; its first messages are a warm-up."""
     remembering = codecs.remembering(codec)
     memory, out, total = remembering.start(), torch.empty_like(vector), torch.zeros_like(vector)
     steps = iter(range(1 << 30))
 
     def encode() -> list[np.ndarray]:
+        if own is not None:
+            return own()
         return remembering.encode(vector, Key(0, 0, next(steps)), memory)
 
     add = adder(remembering)

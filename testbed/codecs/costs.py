@@ -50,10 +50,18 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Priced:
-    """An operation on a model's vectors that has a row of its own and is no codec's coding."""
+    """An operation on a model's vectors that has a row of its own and is no codec's plain coding."""
 
     layout: Layout
     costs_as: str
+
+
+@dataclass(frozen=True)
+class Stated:
+    """The same whose cost follows from others'."""
+
+    layout: Layout
+    cost: Cost
 
 
 COSTS: dict[str, Cost] = msgspec.toml.decode(TABLE.read_bytes(), type=dict[str, Cost])
@@ -63,6 +71,11 @@ def cost_of(codec: Any) -> Cost:
     """What a codec states, or its row of the table."""
     stated = getattr(codec, "cost", None)
     return stated if isinstance(stated, Cost) else COSTS.get(row_of(codec), COSTS[UNKNOWN])
+
+
+def fed_back(codec: Any) -> Stated:
+    """What a codec is charged as where what it leaves out is fed back."""
+    return Stated(codec.layout, cost_with_feedback(codec))
 
 
 def cost_with_feedback(codec: Any) -> Cost:

@@ -146,6 +146,9 @@ def _pack(on: ModuleType, x: Elements, trits: np.ndarray, scale: np.float32, cli
     on.ternary.pack(x, trits, inverse, clip * inverse, bool(clip < scale), key)  # |x| >= scale succeeds anyway
 
 
+LOSS_AWARE = "threshold ternary, loss-aware"  # its row where there is an importance
+
+
 @codec("threshold ternary")
 class ThresholdTernary(TritFormat):
     """Deterministic ternary: alpha * sign(w) where |w| > Delta, else 0 (weightgrad, section 4 and Appendix A eq. 4).

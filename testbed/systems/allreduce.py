@@ -21,6 +21,7 @@ import torch
 from testbed.errors import ProtocolError
 from testbed.roles.node import Node
 from testbed.systems.protocols.base import Knob, System, Task
+from testbed.systems.protocols.regional import means_of
 from testbed.systems.protocols.replica import Replica
 from testbed.systems.protocols.rings import Ring, RingOptions
 from testbed.types import Count
@@ -123,10 +124,9 @@ class LocalSGD(AllReduce):
             await self.sum(node, state.weights, step)
             await node.compute(self.task.passes(2), state.weights.div_, len(self.task.roles.workers))
 
+    def initial_state(self, name: str) -> Replica:
+        return Replica.of(self.task, self.task.training.optimizer, shown=True)
+
     def models(self, states: Mapping[str, Replica]) -> dict[str, torch.Tensor]:
-        """The mean of the workers' weights."""
-        replicas = [states[worker] for worker in self.task.roles.workers]
-        models = {"full": torch.stack([replica.weights for replica in replicas]).mean(0)}
-        if replicas[0].ema is not None:
-            models["ema"] = replicas[0].ema.average
-        return models
+        """See `means_of`."""
+        return means_of({name: states[name] for name in self.task.roles.workers})

@@ -61,11 +61,11 @@ from testbed.roles.traits import Orphaned
 from testbed.systems.protocols.accounts import Accounts, Codes, Member
 from testbed.systems.protocols.base import Knob, Options, Task
 from testbed.systems.protocols.inbox import Inbox
+from testbed.systems.protocols.regional import means_of
 from testbed.systems.protocols.replica import Replica
 from testbed.systems.protocols.rhythm import Rest, Rhythm
 from testbed.systems.protocols.servers import AveragingServers, Report, ServerState, furthest_in
 from testbed.types import Count, Fraction, Positive
-from testbed.wan.plan import region_of
 from testbed.workloads.muon import Muon
 from testbed.workloads.optimizer import SGD, SGDState
 
@@ -298,16 +298,8 @@ class Concord(AveragingServers):
     # Results
 
     def models(self, states: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """The mean of all copies, of each region's, and of their moving averages where they are kept."""
-        workers = self.task.roles.workers
-        copies = {name: states[name] for name in workers}
-        models = {"full": torch.stack([copy.weights for copy in copies.values()]).mean(0)}
-        if averages := [copy.ema.average for copy in copies.values() if copy.ema is not None]:
-            models["ema"] = torch.stack(averages).mean(0)
-        for region in self.task.roles.regions if len(self.task.roles.regions) > 1 else ():
-            here = [copy.weights for name, copy in copies.items() if region_of(name) == region]
-            models[f"full@{region}"] = torch.stack(here).mean(0)
-        return models
+        """See `means_of`."""
+        return means_of({name: states[name] for name in self.task.roles.workers})
 
 
 def _code(layout: Layout, error: float) -> Adaptive | Float32:

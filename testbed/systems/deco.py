@@ -105,7 +105,7 @@ class DeCo(DelayedSystem):
             return ServerState(policy=[0.0, kept])  # the global server's, as it has chosen last
         replica = Replica.of(self.task, self.task.training.optimizer, name == self.task.roles.workers[0])
         residual = torch.zeros_like(replica.weights)
-        return WorkerState(**vars(replica), means=torch.empty(0), residual=residual, kept=kept)
+        return WorkerState(**vars(replica), means=replica.weights.new_empty(0), residual=residual, kept=kept)
 
     async def code(self, node: Node, state: WorkerState, gradient: torch.Tensor, key: Key) -> Buffers:
         return await node.compute(self._telling, self._tell, state, gradient, key)

@@ -35,6 +35,7 @@ import torch
 
 from testbed.codecs.base import Buffers, Codec, Key
 from testbed.codecs.blockwise import BlockThresholdTernary
+from testbed.codecs.costs import fed_back
 from testbed.codecs.e3m0 import E3M0
 from testbed.codecs.floats import Float32
 from testbed.codecs.uniform import Uniform
@@ -96,6 +97,10 @@ class Fragment:
     def passes(self, count: float) -> Work:
         """Work that reads or writes the fragment's part of a vector so often."""
         return Work(nbytes=4.0 * self.codec.layout.size * count)
+
+    def charged(self, residual: torch.Tensor) -> Any:
+        """What coding the fragment's part costs."""
+        return fed_back(self.codec) if residual.numel() else self.codec
 
     def encode(self, vector: torch.Tensor, residual: torch.Tensor, key: Key) -> Buffers:
         """Code the fragment's part of an outer gradient; where there is a residual it is kept up to date."""
@@ -212,7 +217,7 @@ class DiLoCo(RegionalSystem):
 
     async def _send_outer_gradient(self, node: Node, state: CopyState, fragment: Fragment, step: int) -> Message:
         state.has_arrived = False
-        charge = self.task.encoding(fragment.codec, fragment.passes(3))
+        charge = self.task.encoding(fragment.charged(state.residual), fragment.passes(3))
         buffers = await node.compute(charge, self._outer_gradient, node, state, fragment, step)
         outer = Message("outer", step, buffers)
         await node.send(node.server, outer)
@@ -309,7 +314,7 @@ class DiLoCo(RegionalSystem):
         self, node: Node, state: GlobalState, fragment: Fragment, messages: Sequence[Message], step: int
     ) -> Message:
         """A server's message: the mean of a fragment's outer gradients."""
-        charge = self.task.encoding(fragment.codec, self.task.adding(fragment.codec, messages))
+        charge = self.task.encoding(fragment.charged(state.residual), self.task.adding(fragment.codec, messages))
         return await node.compute(charge, self._mean, node, state, fragment, messages, step)
 
     def _mean(

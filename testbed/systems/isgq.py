@@ -133,9 +133,11 @@ class ISGQ(System):
 
     def _multiplying(self, message: Message) -> Work:
         """Decoding and multiplying the messages of all workers."""
-        nbytes, elements = costs.size_of(message.buffers), self.workers * self.factors.elements
-        rest = self.workers * self.task.layout.rest.size
-        decoding = costs.decoding(self.factors, elements, nbytes) + costs.decoding(self.others, rest, 0)
+        parts, cut = len(message.buffers) // self.workers, self.factors.buffers
+        others = [buffer for place, buffer in enumerate(message.buffers) if place % parts >= cut]
+        others_nbytes, rest = costs.size_of(others), self.workers * self.task.layout.rest.size
+        nbytes, elements = costs.size_of(message.buffers) - others_nbytes, self.workers * self.factors.elements
+        decoding = costs.decoding(self.factors, elements, nbytes) + costs.decoding(self.others, rest, others_nbytes)
         return Work(flops=self.workers * self._product_flops, coding_nbytes=decoding)
 
     def _answering(self, message: Message) -> Callable[[Message], Work]:

@@ -72,6 +72,8 @@ class QGT(CodecSystem):
             return ErrorFeedback(worker)
         if sender == "lps":
             return SparseMultiples(layout, worker.threshold, roles.workers_per_region * self.limit)
+        if self.tolerance is not None:  # a mean of those who are there is no multiple of what that of all is one of
+            return Sparse(layout)
         return SparseMultiples(layout, worker.threshold / workers, workers * self.limit)
 
 

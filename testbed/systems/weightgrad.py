@@ -40,10 +40,12 @@ import msgspec
 import torch
 
 from testbed.codecs.base import Key
+from testbed.codecs.costs import Priced
 from testbed.codecs.floats import Float32
 from testbed.codecs.resident import decoded_all, decoded_once
 from testbed.codecs.sized import sized
-from testbed.codecs.ternary import Ternary, ThresholdTernary
+from testbed.codecs.ternary import LOSS_AWARE, Ternary, ThresholdTernary
+from testbed.errors import InputError
 from testbed.gpu.moves import is_far, norms_of, numbers, of_largest, rows
 from testbed.gpu.together import in_one_go
 from testbed.message import Message
@@ -151,6 +153,10 @@ class WeightGrad(System):
         self.weights = self.coder(ThresholdTernary(task.layout))
         self.floats = self.coder(Float32(task.layout))
         self.carrier = self.weights if options.quantize_weights else self.floats  # of weights to the workers
+        aware = options.quantize_weights and self._optimizer().has_second_moments
+        self.charged = Priced(task.layout, LOSS_AWARE) if aware else self.carrier  # what coding them costs
+        if options.arrival_order and self.tolerance is not None:
+            raise InputError("weightgrad: arrival_order: with a tolerance gradients are applied by worker index")
         feedback = options.exchange == "deterministic-feedback"
         self.updates = Updates(self.weights if feedback else self.gradients, self.floats, feedback)
         self.varying.add("significant")  # when such messages are sent depends on the data
@@ -226,7 +232,7 @@ class WeightGrad(System):
         return await clients.collect(step)
 
     async def _weights_message(self, node: Node, state: LPSState, step: int) -> Message:
-        charge = self.task.encoding(self.carrier)
+        charge = self.task.encoding(self.charged)
         return Message("weights", step, await node.compute(charge, self._weights_for_workers, state))
 
     def _applying(self, messages: Sequence[Message]) -> Work:
@@ -288,7 +294,7 @@ class WeightGrad(System):
 
     async def global_server(self, node: Node, state: GlobalState) -> None:
         async def average(messages: Sequence[Message], number: int) -> Sequence:
-            charge = self.task.encoding(self.updates.codec, self.task.adding(self.updates.codec, messages))
+            charge = self.task.encoding(self.updates.charged, self.task.adding(self.updates.codec, messages))
             return await node.compute(charge, self._average, state, messages, number)
 
         missed = Missed(node, self.task, self.updates.codec, self.floats)
@@ -324,15 +330,18 @@ class WeightGrad(System):
     # Results
 
     def models(self, states: Mapping[str, LPSState]) -> dict[str, torch.Tensor]:
-        """The quantized model is the result; full precision, and each region's own, beside it."""
+        """The quantized model, as workers get it, is the result; full precision, and each region's own, beside it."""
         regions = {region_of(name): states[name] for name in self.task.roles.lpss}
         full = torch.stack([state.weights for state in regions.values()]).mean(0)
-        models = {"quantized": self.weights.quantize(full), "full": full}
+        known = {region: self._optimizer().importance(state.optimizer) for region, state in regions.items()}
+        importance = [each for each in known.values() if each is not None]
+        mean = torch.stack(importance).mean(0) if importance else None
+        models = {"quantized": self.weights.quantize(full, mean), "full": full}
         averages = [state.ema.average for state in regions.values() if state.ema is not None]
         if averages:
             models["ema"] = torch.stack(averages).mean(0)
         if len(regions) > 1:
             for region, state in regions.items():
-                models[f"quantized@{region}"] = self.weights.quantize(state.weights)
+                models[f"quantized@{region}"] = self.weights.quantize(state.weights, known[region])
                 models[f"full@{region}"] = state.weights
         return models

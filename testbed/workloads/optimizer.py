@@ -8,14 +8,15 @@ What a system asks of an optimizer, whichever it is:
 
 - `start` and `update`, and what that costs: `passes`;
 - `without_momentum`, for a system that applies momentum before gradients are sent;
-- `importance`, for one that quantizes weights with regard to what an error in each costs.
+- `importance`, where it `has_second_moments`, for one that quantizes weights with regard to what an error in each
+  costs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 import msgspec
 
@@ -34,6 +35,8 @@ class SGDState:
 
 class SGD(msgspec.Struct, tag_field="kind", tag="sgd", frozen=True, forbid_unknown_fields=True):
     """u <- momentum * u + g; w <- w - rate * u (with `nesterov`: w <- w - rate * (g + momentum * u))."""
+
+    has_second_moments: ClassVar[bool] = False
 
     momentum: Fraction = 0.0
     nesterov: bool = False
@@ -82,6 +85,8 @@ class AdamState:
 
 class Adam(msgspec.Struct, tag_field="kind", tag="adam", frozen=True, forbid_unknown_fields=True):
     """Adam with bias correction (Kingma & Ba 2015, Algorithm 1)."""
+
+    has_second_moments: ClassVar[bool] = True
 
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999

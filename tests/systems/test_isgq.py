@@ -9,6 +9,7 @@ import pytest
 import torch
 from small_runs import Played, each_system, experiment, play
 
+from testbed.codecs.costs import COSTS
 from testbed.codecs.factors import multiply
 from testbed.errors import ProtocolError
 from testbed.experiment.assembly import Assembly
@@ -163,6 +164,16 @@ def test_compute_is_charged_where_it_is_made(small_data: None) -> None:
     buffers = [factors] * system.factors.buffers + [others]  # type: ignore[attr-defined]
     multiplying = system._multiplying(Message("factors", 0, buffers * 4))  # type: ignore[attr-defined]
     assert multiplying.flops == 4 * product and multiplying.coding_nbytes > 0
+    options = SYSTEMS["isgq-mse"].options_type(convolutions="qsgd")
+    coded = SYSTEMS["isgq-mse"](task, options)._multiplying  # type: ignore[attr-defined]
+    few, many = (
+        coded(Message("factors", 0, ([factors] * system.factors.buffers + [rest]) * 4))
+        for rest in (  # type: ignore[attr-defined]
+            others[:100],
+            others,
+        )
+    )
+    assert many.coding_nbytes - few.coding_nbytes > 4 * 400 * COSTS["QSGD, elias"].decode_message  # a code by its bytes
     assert task.gradient_flops == 3 * 2 * assembly.workload.forward_flops
 
 

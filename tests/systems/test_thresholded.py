@@ -9,18 +9,30 @@ import pytest
 import torch
 from small_runs import Played, network, play, quadratic_task
 
+from testbed.codecs import Key
 from testbed.roles.roles import Roles
+from testbed.systems import SYSTEMS
 from testbed.systems.protocols.codec_system import WorkerState
 from testbed.wan.profile import Link
 
 TREE = Roles(("a", "b"), 4, "c")
 FLAT = replace(TREE, kind="flat")
 PROFILE = network(("a", "b", "c"), lan=Link(1000, 1), wan=Link(100, 20))
-SYSTEMS = ["wgt", "bgt", "qgt"]
+THRESHOLDED = ["wgt", "bgt", "qgt"]
 
 
 def thresholded(system: str, steps: int, roles: Roles = TREE, rate: float = 0.05, **options: Any) -> Played:
     return play(system, quadratic_task(roles, steps, rate), PROFILE, options)
+
+
+@pytest.mark.parametrize("name", ["bgt", "qgt"])
+def test_the_mean_of_those_who_are_there_is_sent_as_it_is(name: str) -> None:
+    """It is no multiple of what the mean of all is one of."""
+    options = SYSTEMS[name].options_type(threshold=0.01, tolerance="leave-out")
+    server = SYSTEMS[name](quadratic_task(TREE, 1), options).codec("gs")
+    mean = torch.zeros(server.layout.size)
+    mean[3] = 0.08 / 5  # one of five workers has sent T times all eight of them
+    assert torch.equal(server.decode(server.encode(mean, Key(0, 0, 0))), mean)
 
 
 def residual(played: Played, worker: str) -> torch.Tensor:
@@ -47,7 +59,7 @@ def test_a_step_is_the_papers(system: str, limit: int | None) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", THRESHOLDED)
 def test_flat_and_tree_train_alike(system: str) -> None:
     """In multiples, sums are of integers: they are the same to the last bit in whatever order they are made."""
     tree, flat = (thresholded(system, 20, roles, threshold=0.03).models["full"] for roles in (TREE, FLAT))
@@ -80,7 +92,7 @@ def test_bgt_cannot_follow_gradients_that_stay_above_the_threshold() -> None:
     assert residual(long, worker).abs().max() > 2 * residual(short, worker).abs().max()
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", THRESHOLDED)
 def test_below_the_threshold_nothing_moves(system: str) -> None:
     played = thresholded(system, 2, threshold=1e6)
     assert torch.equal(played.models["full"], played.system.task.initial)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import EXCHANGING, Played, each_system, experiment, network, play, quadratic_task, start
+from small_runs import EXCHANGING, PATIENCE_S, Played, each_system, experiment, network, play, quadratic_task, start
 
 from testbed.errors import InputError, RunError
 from testbed.record.events import Absent, StepDone
@@ -140,7 +140,7 @@ def test_without_a_fault_only_what_servers_keep_beside_is_otherwise(system: str)
     assert run.clock_s == pytest.approx(plain.clock_s, rel=0.01)
     assert counted(run) == counted(plain)
     for name, model in plain.models.items():
-        assert torch.allclose(run.models[name], model, atol=1e-5), name
+        assert torch.allclose(run.models[name], model, atol=3e-5), name  # what is rounded otherwise may be a T of qgt
 
 
 def test_at_the_end_of_a_segment_those_left_out_are_waited_for() -> None:
@@ -206,6 +206,35 @@ def test_who_waits_for_the_dead_says_so() -> None:
         play("baseline", task_of("baseline"), PROFILE, faults=["kill b/w1 at 1s for 1s"])
     with pytest.raises(RunError, match=r"the run is stuck: a/gs is dead"):
         played("baseline", ["kill a/gs at 1s for 1s"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["weightgrad", "gaia", "diloco"])
+@pytest.mark.parametrize("fault", ["kill b/w1 at 1s for 1s", "partition b at 1s"])
+@pytest.mark.parametrize("options", [{}, TOLERANT])
+def test_timers_of_its_own_do_not_keep_up_a_run_in_which_no_step_is_done(
+    system: str, fault: str, options: dict[str, Any]
+) -> None:
+    """WeightGrad's T_global comes round and round, and Gaia looks for an acknowledgement now and then."""
+    try:
+        run = play(system, task_of(system), PROFILE, {**OPTIONS.get(system, {}), **options}, faults=[fault])
+    except RunError as error:
+        assert "the run is stuck: " in str(error)
+        assert " is dead" in str(error) if "kill" in fault else " is cut" in str(error)
+    else:
+        assert options and run.clock_s < 2 * PATIENCE_S
+
+
+@pytest.mark.parametrize("key", ["quorum", "patience_s"])
+def test_what_tells_how_to_do_without_goes_with_doing_without(key: str) -> None:
+    with pytest.raises(InputError, match=f"baseline: {key}: it goes with tolerance = 'leave-out'"):
+        SYSTEMS["baseline"](task_of("baseline"), SYSTEMS["baseline"].options_type(**{key: 0.5}))
+
+
+def test_the_order_of_arrival_is_not_kept_by_who_does_without() -> None:
+    options = SYSTEMS["weightgrad"].options_type(arrival_order=True, **TOLERANT)
+    with pytest.raises(InputError, match="weightgrad: arrival_order: with a tolerance"):
+        SYSTEMS["weightgrad"](task_of("weightgrad"), options)
 
 
 @pytest.mark.slow

@@ -368,6 +368,19 @@ def test_adam_gives_loss_aware_weights() -> None:
     aware = system.weights.quantize(state.weights, importance=state.optimizer.second.sqrt())
     assert torch.equal(played.states["a/w0"].weights, aware)
     assert not torch.equal(aware, system.weights.quantize(state.weights))
+    assert torch.equal(played.models["quantized@a"], aware)  # what is reported is what workers have
+    charge, plain = (system.task.encoding(codec)(()).coding_nbytes for codec in (system.charged, system.weights))
+    assert charge > 5 * plain
+
+
+def test_error_feedback_across_is_charged() -> None:
+    task = quadratic_task(ROLES, 1)
+    plain, fed = (
+        WeightGrad(task, WeightGradOptions(exchange=exchange)).updates
+        for exchange in ("ternary", "deterministic-feedback")
+    )
+    cost = [task.encoding(updates.charged)(()).coding_nbytes for updates in (plain, fed)]
+    assert cost[1] > 2 * cost[0]
 
 
 def test_the_moving_average_is_a_model_of_its_own() -> None:

@@ -22,7 +22,7 @@ from testbed.fabrics.virtual.putoff import PutOff
 from testbed.fabrics.virtual.replay import Replay
 from testbed.faults import Schedule
 from testbed.gpu.moves import finish
-from testbed.record.events import LONGEST_INTERVAL_S, Event, LinkBytes
+from testbed.record.events import LONGEST_INTERVAL_S, Event, LinkBytes, StepDone
 from testbed.roles import state as state_file
 from testbed.roles.compute import ComputeModel
 from testbed.roles.node import Charge, Node
@@ -104,7 +104,8 @@ class VirtualFabric(Fabric):
     link_interval_s : bytes per link are recorded this often; in LANs of more than `FEW_HOSTS` hosts less often
     schedule : what changes over the run
     tcp : what TCP costs; None for nothing
-    patience_s : bound of a wait in which nothing happens but what the schedule has
+    patience_s : bound of a wait in which nothing happens but what the schedule has; and where a link is cut, or a role
+        dead or standing still, of one in which no worker does a step, whatever timers there are
     timeline_steps : of so many steps each computation and message is recorded, unless there are more than `FEW_HOSTS`
     launches : where gradients are computed on a device: all that are asked for before one of them is needed together
     """
@@ -133,6 +134,7 @@ class VirtualFabric(Fabric):
         self._states: dict[str, Any] = {}
         self._clock_s = 0.0
         self._told_to_stop = False
+        self._stepped_s = 0.0  # when a worker did its last step
         self._put_off = None if launches is None else PutOff(launches)
         if launches is not None:
             launches.together = compute.device is not None  # else each is measured by itself
@@ -174,6 +176,9 @@ class VirtualFabric(Fabric):
             if self._put_off is not None and when_s >= self._put_off.due_s:
                 self._put_off.run()
             when_s = min(when_s, replay.next_s)
+            if when_s - self._stepped_s > self._patience_s and (gone := _who_is_gone(nodes, network)):
+                since = f"no step for {when_s - self._stepped_s:.0f} s"
+                raise RunError(f"the run is stuck: {'; '.join([since, *gone, *_who_waits_for(nodes)])}")
             for meter in meters:
                 if when_s >= meter.next_s:
                     meter.sample_until(when_s)
@@ -186,13 +191,19 @@ class VirtualFabric(Fabric):
             patient = stalled and replay.next_s - min(stall.since_s for stall in stalled.values()) <= self._patience_s
             return replay.next_s if patient else inf
 
+        def noted(event: Event) -> None:
+            if isinstance(event, StepDone):
+                self._stepped_s = event.time_s
+            self.record(event)
+
+        self._stepped_s = self._clock_s
         loop = VirtualLoop(self._clock_s, lambda: _who_waits(nodes, network), before_jump, when_stuck)
         folds = {members[0]: members for members in self._folds()}
         network = Network(self._plan, loop, self._tcp, folds.values(), self._patience_s)
         meters = self._meters(network)
         replay = Replay(self._schedule, network, self._clock_s, lambda event: self.record(event))
         for name in self._states:
-            record: Record = lambda event: self.record(event)  # noqa: E731 - `self.record` may change
+            record: Record = noted
             if name in folds:
                 record = of_each(folds[name], record)
             nodes[name] = VirtualNode(name, self._system.task.roles, self._compute, network, loop, record)
@@ -350,8 +361,14 @@ class _LinkMeter:
 
 
 def _who_waits(nodes: Mapping[str, VirtualNode], network: Network) -> str:
-    waits = [f"{link} is cut" for link in network.outages.links()]
-    waits += [f"{name} is dead" for name, node in nodes.items() if node.fate is not None and node.fate.dead]
-    waits += [f"{name} stands still" for name, node in nodes.items() if node.lasting(LONG_S, node.now()) == inf]
-    waits += [f"{name} for {', '.join(waiting)}" for name, node in nodes.items() if (waiting := node.mailbox.awaited())]
-    return "; ".join(waits) or "nothing is scheduled"
+    return "; ".join(_who_is_gone(nodes, network) + _who_waits_for(nodes)) or "nothing is scheduled"
+
+
+def _who_is_gone(nodes: Mapping[str, VirtualNode], network: Network) -> list[str]:
+    gone = [f"{link} is cut" for link in network.outages.links()]
+    gone += [f"{name} is dead" for name, node in nodes.items() if node.fate is not None and node.fate.dead]
+    return gone + [f"{name} stands still" for name, node in nodes.items() if node.lasting(LONG_S, node.now()) == inf]
+
+
+def _who_waits_for(nodes: Mapping[str, VirtualNode]) -> list[str]:
+    return [f"{name} for {', '.join(awaited)}" for name, node in nodes.items() if (awaited := node.mailbox.awaited())]

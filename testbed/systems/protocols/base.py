@@ -208,6 +208,10 @@ class System(ABC):
 
     def _tolerance(self, options: Any) -> Tolerance | None:
         tolerance = options.tolerated() if isinstance(options, Options) else None
+        if tolerance is None and isinstance(options, Options):
+            for key in ("quorum", "patience_s"):
+                if _given(getattr(options, key)) is not None:
+                    raise InputError(f"{self.name}: {key}: it goes with tolerance = 'leave-out'")
         if tolerance is not None and not self.tolerant:
             able = ", ".join(name for name in SYSTEMS if SYSTEMS[name].tolerant)
             raise InputError(f"{self.name}: tolerance: it always waits for all; those that can do without: {able}")

@@ -132,7 +132,7 @@ class DelayedSystem(System):
         for step in left:
             await node.wait(inbox.signals[step], "a mean")
         means = [self._decoded(inbox.came[step][0]) for step in left]
-        state.means = torch.stack(means) if means else torch.empty(0)
+        state.means = torch.stack(means) if means else state.weights.new_empty(0)
         state.notes = [inbox.came[step][1] for step in left]
 
     async def _receive(self, node: Node, state: DelayedState, inbox: Inbox, steps: range) -> None:

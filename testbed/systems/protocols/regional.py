@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -118,12 +118,24 @@ class RegionalSystem(System):
         return Message("weights", step, await node.compute(charge, self.floats.encode, state.weights))
 
     def models(self, states: Mapping[str, Copy]) -> dict[str, torch.Tensor]:
-        """The mean of all copies, of each region's, and of their moving averages where they are kept."""
-        copies = {name: states[name] for name in self.holders}
-        models = {"full": torch.stack([copy.weights for copy in copies.values()]).mean(0)}
-        if averages := [copy.ema.average for copy in copies.values() if copy.ema is not None]:
-            models["ema"] = torch.stack(averages).mean(0)
-        for region in self.task.roles.regions if len(self.task.roles.regions) > 1 else ():
-            here = [copy.weights for name, copy in copies.items() if region_of(name) == region]
-            models[f"full@{region}"] = torch.stack(here).mean(0)
-        return models
+        """See `means_of`."""
+        return means_of({name: states[name] for name in self.holders})
+
+
+class Copied(Protocol):
+    """What trains a copy of its own."""
+
+    weights: torch.Tensor
+    ema: EMA | None
+
+
+def means_of(copies: Mapping[str, Copied]) -> dict[str, torch.Tensor]:
+    """The mean of all copies, which are by role, of each region's, and of their moving averages where they are kept."""
+    models = {"full": torch.stack([copy.weights for copy in copies.values()]).mean(0)}
+    if averages := [copy.ema.average for copy in copies.values() if copy.ema is not None]:
+        models["ema"] = torch.stack(averages).mean(0)
+    regions = dict.fromkeys(map(region_of, copies))
+    for region in regions if len(regions) > 1 else ():
+        here = [copy.weights for name, copy in copies.items() if region_of(name) == region]
+        models[f"full@{region}"] = torch.stack(here).mean(0)
+    return models

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from testbed.codecs.base import Key
+from testbed.codecs.costs import fed_back
 from testbed.gpu.moves import norms_of, numbers
 from testbed.message import Message
 from testbed.record.events import Guard, Threshold
@@ -41,6 +42,11 @@ class Updates:
         buffers = self.codec.encode(wanted)
         residual.copy_(wanted.sub_(self.codec.decode(buffers)))
         return buffers
+
+    @property
+    def charged(self) -> Any:
+        """What coding an update costs."""
+        return fed_back(self.codec) if self.feedback else self.codec
 
     def codec_of(self, message: Message) -> Any:
         """What a message is coded by."""
@@ -145,7 +151,7 @@ class GradientSynchronizer:
         self._settled.clear()
         node.spawn(self._until_settled())
         key = Key(task.seed, task.roles.stream_of(node.name), state.step)
-        charge = task.encoding(self._updates.codec)
+        charge = task.encoding(self._updates.charged)
         buffers = await node.compute(charge, self._updates.encode, self.contribution, state.residual, key)
         await node.send(node.global_server, Message(reason, state.step, buffers))
 
