@@ -49,7 +49,7 @@ def metric(run: Run, frame: pd.DataFrame) -> Figure | None:
     by_time.xaxis.set_major_formatter(parts.PLAIN)
     _bytes(by_bytes)
     label = run.info.metric.label
-    by_time.set(xlabel=f"{clock(frame['fabric'])} ({time})", ylabel=f"test {label}{unit}")
+    by_time.set(xlabel=f"{clock(frame['fabric'])} ({time})", ylabel=f"{label}{unit}, on the sample of test examples")
     by_time.set_title(f"{label[:1].upper()}{label[1:]} by time")
     by_bytes.set_title(f"{label[:1].upper()}{label[1:]} by bytes")
     if run.info.data.stand_in:
