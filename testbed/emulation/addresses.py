@@ -17,7 +17,8 @@ from testbed.emulation import links
 from testbed.wan.plan import NetworkPlan, region_of
 from testbed.wan.tcp import window_bytes
 
-MAX_REGIONS, MAX_HOSTS = 200, 250  # what the address plan holds: regions, hosts in one region
+MAX_REGIONS = 45  # whose directed pairs a delay line holds, 2,048
+MAX_HOSTS = 250  # in one region: what the address plan holds
 
 
 def router_name(region_index: int) -> str:

@@ -37,10 +37,11 @@ from pyroute2 import IPRoute
 
 from testbed.emulation import netns
 from testbed.errors import NetworkError
+from testbed.message import FRAME_BYTES
+from testbed.message import SEGMENT_BYTES as PAYLOAD_BYTES
 from testbed.wan.profile import Link
 from testbed.wan.tcp import WINDOW_UNIT_BYTES, window_bytes
 
-FRAME_BYTES, PAYLOAD_BYTES = 1514, 1448
 MAX_WIRE_BYTES_PER_S = 4_000_000_000  # HTB's rates are 32 bits of bytes per second where pyroute2 sets and reads them
 MAX_GOODPUT_MBIT = MAX_WIRE_BYTES_PER_S * 8 / 1e6 * PAYLOAD_BYTES / FRAME_BYTES
 QUANTUM_BYTES = 60_000  # of one queue's turn: not less than a segment, or queues with larger ones get more than others

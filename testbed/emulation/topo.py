@@ -30,7 +30,7 @@ from mininet.topo import Topo
 
 from testbed.emulation import addresses, delay, links, netns, sandbox
 from testbed.emulation.links import Shape
-from testbed.errors import NetworkError
+from testbed.errors import InputError
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Cap
 from testbed.wan.tcp import LEAST_TIMEOUT_S, window_bytes
@@ -180,8 +180,8 @@ class PlanTopo(Topo):
 
         Raises
         ------
-        NetworkError
-            The plan is larger than the address plan.
+        InputError
+            The plan is larger than what can be emulated.
         """
         self.plan = plan
         self._sysctls = _endpoint_sysctls(plan, dilation)
@@ -190,7 +190,7 @@ class PlanTopo(Topo):
             self._shapes.setdefault(sender.node, {})[sender.interface] = sender.shape
         largest = max((len(plan.hosts_of(region)) for region in plan.regions), default=0)
         if len(plan.regions) > addresses.MAX_REGIONS or largest > addresses.MAX_HOSTS:
-            raise NetworkError(
+            raise InputError(
                 f"at most {addresses.MAX_REGIONS} regions of {addresses.MAX_HOSTS} hosts each can be emulated"
             )
         self.addHost(

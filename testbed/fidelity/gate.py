@@ -23,11 +23,11 @@ from time import monotonic, sleep
 from typing import Any
 
 from testbed.emulation import awake
-from testbed.emulation.links import FRAME_BYTES, PAYLOAD_BYTES
 from testbed.emulation.network import EmulatedNetwork
 from testbed.errors import NetworkError
-from testbed.fidelity.probes import Channel, Pinger, message_s, path_link, path_mbit, round_trip_ms
+from testbed.fidelity.probes import Channel, Pinger, message_s, path_link, round_trip_ms
 from testbed.fidelity.values import Bound, Value, number, table
+from testbed.message import PAYLOAD_PER_WIRE
 from testbed.record.stolen import Stolen
 from testbed.wan.plan import region_of
 from testbed.wan.profile import Cap
@@ -211,7 +211,7 @@ def _transfer(network: EmulatedNetwork, bounds: GateBounds, name: str, src: str,
         Value("message of 64 KB", name, "ms", 1e3 * message_s(link, SHORT_BYTES), short_ms, bounds.message),
     ]
     if before is not None and after is not None:
-        asked = sent * FRAME_BYTES / PAYLOAD_BYTES
+        asked = sent / PAYLOAD_PER_WIRE
         figures.append(Value(COUNTED, name, "bytes", asked, after - before, bounds.counted))
     return figures
 
@@ -267,7 +267,7 @@ def _fits(network: EmulatedNetwork, name: str, group: Sequence[str]) -> bool:
         return False
     profile = network.plan.profile
     ends = [tuple(other.split(">")) for other in (*group, name)]
-    rates = {(a, b): path_mbit(profile, a, b) for a, b in ends}
+    rates = {(a, b): profile.path_mbit(a, b) for a, b in ends}
     out = sum(rate for (a, _), rate in rates.items() if a == src)
     into = sum(rate for (_, b), rate in rates.items() if b == dst)
     lan_mbit, caps = LAN_SHARE * profile.lan.goodput_mbit, profile.caps

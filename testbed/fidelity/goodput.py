@@ -12,7 +12,7 @@ from functools import partial
 
 from testbed.emulation.network import EmulatedNetwork
 from testbed.fidelity import gate, iperf
-from testbed.fidelity.probes import Channel, cores, path_link, path_mbit
+from testbed.fidelity.probes import Channel, cores, path_link
 from testbed.fidelity.values import Bound, Value, settled
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Cap, Link, Profile
@@ -82,7 +82,7 @@ def caps(profile: Profile) -> list[Capped]:
     found = []
     for region, cap in profile.caps.items():
         for way, mbit, end in (("egress", cap.egress_mbit, 0), ("ingress", cap.ingress_mbit, 1)):
-            links = {pair: path_mbit(profile, *pair) for pair in profile.pairs if pair[end] == region}
+            links = {pair: profile.path_mbit(*pair) for pair in profile.pairs if pair[end] == region}
             if mbit is not None and mbit < sum(links.values()):
                 found.append(Capped(f"{region} {way}", tuple(f"{a}>{b}" for a, b in links), mbit))
     shared = Counter(name for cap in found for name in cap.links)
@@ -124,7 +124,7 @@ def _asked(network: EmulatedNetwork, goodputs: Mapping[str, float], section: str
     k, profile = network.dilation, network.plan.profile
     detail = {"tool": "iperf3" if iperf.version() else "own probe", "dilation": round(k, 3)}
     return [
-        Value(section, name, "Mbit/s", k * path_mbit(profile, *name.split(">")), mbit, GOODPUT, detail)
+        Value(section, name, "Mbit/s", k * profile.path_mbit(*name.split(">")), mbit, GOODPUT, detail)
         for name, mbit in goodputs.items()
     ]
 

@@ -20,6 +20,7 @@ from testbed.fidelity import gate, goodput, messages
 from testbed.fidelity.load import every_core_busy
 from testbed.fidelity.probes import Channel, Pinger, pause_until, round_trip_ms
 from testbed.fidelity.values import Bound, Value, settled
+from testbed.message import SEGMENT_BYTES
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Link, Profile
 
@@ -177,7 +178,7 @@ def _tracked(network: EmulatedNetwork, effort: Effort) -> list[Value]:
 
 
 def _keep_full(channel: Channel, stop: threading.Event) -> None:
-    part = max(1448, round(channel.link.bytes_per_s * 0.02))
+    part = max(SEGMENT_BYTES, round(channel.link.bytes_per_s * 0.02))
     while not stop.is_set():
         channel.put(part)
     channel.await_all()

@@ -24,7 +24,7 @@ from testbed.emulation import netns
 from testbed.emulation.network import EmulatedNetwork
 from testbed.errors import NetworkError
 from testbed.wan.plan import region_of
-from testbed.wan.profile import Cap, Link, Profile
+from testbed.wan.profile import Link
 
 CHUNK = memoryview(bytes(1 << 20))
 READ_BYTES = 1 << 20
@@ -39,14 +39,7 @@ def path_link(network: EmulatedNetwork, src: str, dst: str) -> Link:
     profile, (here, there) = network.plan.profile, (region_of(src), region_of(dst))
     if here == there:
         return Link(profile.lan.goodput_mbit, 0.0)
-    return replace(profile.link(here, there), goodput_mbit=path_mbit(profile, here, there))
-
-
-def path_mbit(profile: Profile, src: str, dst: str) -> float:
-    """What a connection between two regions gets that has all links on its way to itself: WAN, LAN and caps."""
-    egress, ingress = profile.caps.get(src, Cap()).egress_mbit, profile.caps.get(dst, Cap()).ingress_mbit
-    rates = (profile.link(src, dst).goodput_mbit, profile.lan.goodput_mbit, egress, ingress)
-    return min(rate for rate in rates if rate is not None)
+    return replace(profile.link(here, there), goodput_mbit=profile.path_mbit(here, there))
 
 
 def round_trip_ms(network: EmulatedNetwork, src: str, dst: str) -> float:

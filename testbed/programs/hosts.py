@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from testbed.emulation.addresses import MAX_HOSTS
 from testbed.errors import InputError, nearest
 from testbed.wan.plan import NetworkPlan, label, region_of
 from testbed.wan.profile import Profile
 
-MOST_HOSTS = 250  # of a region: what its addresses allow
 MASTER_PORT = 29500  # torch's own default
 INTERFACE = "eth0"  # of every host
 
@@ -28,8 +28,8 @@ def asked(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in text.split(","):
         region, equals, count = part.strip().partition("=")
-        if not (region and equals and count.isdecimal() and 1 <= int(count) <= MOST_HOSTS):
-            raise InputError(f"--hosts: '{part}' is not like us-west-1=4, with 1 to {MOST_HOSTS} hosts")
+        if not (region and equals and count.isdecimal() and 1 <= int(count) <= MAX_HOSTS):
+            raise InputError(f"--hosts: '{part}' is not like us-west-1=4, with 1 to {MAX_HOSTS} hosts")
         if region in found:
             raise InputError(f"--hosts: region {region} is there twice")
         found[region] = int(count)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from testbed.errors import InputError, nearest
+from testbed.message import SEGMENT_BYTES as PAYLOAD_BYTES
 from testbed.wan import profile as profiles
 from testbed.wan import reading
 from testbed.wan.import_profile import DST, SRC, pair_of, rate_column, read_tests, row_pair
@@ -21,7 +22,6 @@ from testbed.wan.profile import Pair, Profile
 from testbed.wan.trace import Change, Trace
 
 # A mahimahi line lets one 1,500-byte IP packet pass; of it TCP over IPv4 with timestamps carries this as payload.
-PAYLOAD_BYTES = 1448
 CHANGES_LIMIT = 500_000  # longer recordings need a longer interval
 SHORT = 0.1  # an iperf3 interval shorter than this share of the longest is the tail of a test, not a rate
 

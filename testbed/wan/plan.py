@@ -60,11 +60,4 @@ class NetworkPlan:
 
     def rate_mbit(self, sender: str, receiver: str) -> float:
         """Goodput that a message alone on the network gets from one host to another, by the profile."""
-        src, dst = region_of(sender), region_of(receiver)
-        if src == dst:
-            return self.profile.lan.goodput_mbit
-        caps = self.profile.caps
-        out = caps[src].egress_mbit if src in caps else None
-        into = caps[dst].ingress_mbit if dst in caps else None
-        rates = (self.profile.lan.goodput_mbit, self.profile.link(src, dst).goodput_mbit, out, into)
-        return min(rate for rate in rates if rate is not None)
+        return self.profile.path_mbit(region_of(sender), region_of(receiver))

@@ -136,6 +136,15 @@ class Profile:
         except KeyError:
             raise InputError(f"profile {self.name}: no link from {src} to {dst}; add it to the CSV") from None
 
+    def path_mbit(self, src: str, dst: str) -> float:
+        """What a connection from one region to another, or inside one, gets that has all links on its way to itself."""
+        if src == dst:
+            return self.lan.goodput_mbit
+        out = self.caps[src].egress_mbit if src in self.caps else None
+        into = self.caps[dst].ingress_mbit if dst in self.caps else None
+        rates = (self.link(src, dst).goodput_mbit, self.lan.goodput_mbit, out, into)
+        return min(rate for rate in rates if rate is not None)
+
     def altered(self, lan_mbit: float | None = None, wan_factor: float = 1.0, rtt_factor: float = 1.0) -> Profile:
         """What if the LAN's links had this goodput, the WAN's links and caps so many times theirs, and their RTT?"""
 

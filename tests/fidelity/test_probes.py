@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from testbed.errors import NetworkError
 from testbed.fidelity import gate
 from testbed.fidelity.iperf import received_mbit
-from testbed.fidelity.probes import Arrivals, Echoes, checksum, echo_number, echo_request, message_s, path_mbit
+from testbed.fidelity.probes import Arrivals, Echoes, checksum, echo_number, echo_request, message_s
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Cap, Link, Profile
 
@@ -84,9 +84,9 @@ def test_an_iperf3_test_that_failed_is_an_error_with_its_words(answer: dict[str,
 def test_a_path_is_as_fast_as_its_slowest_part() -> None:
     pairs = {("a", "b"): Link(500, 10), ("b", "a"): Link(2000, 10)}
     profile = Profile("test", "test", ("a", "b"), Link(1000, 0), pairs)
-    assert (path_mbit(profile, "a", "b"), path_mbit(profile, "b", "a")) == (500, 1000)
+    assert (profile.path_mbit("a", "b"), profile.path_mbit("b", "a")) == (500, 1000)
     capped = replace(profile, caps={"a": Cap(egress_mbit=300), "b": Cap(egress_mbit=900, ingress_mbit=400)})
-    assert (path_mbit(capped, "a", "b"), path_mbit(capped, "b", "a")) == (300, 900)
+    assert (capped.path_mbit("a", "b"), capped.path_mbit("b", "a")) == (300, 900)
 
 
 REGIONS = [f"region{i}" for i in range(5)]
