@@ -246,6 +246,29 @@ def test_the_others_go_on_when_asked(tmp_path: Path) -> None:
     assert status == 3 and "us-east-1-h0 | done" in out
 
 
+def test_a_network_that_dies_ends_what_would_wait_for_it_and_the_record_is_kept(tmp_path: Path) -> None:
+    process = start_exec(tmp_path / "x", TWO, "sh", "-c", "echo up; exec sleep 1000.375")
+    assert process.stdout is not None
+    while "up" not in process.stdout.readline():
+        pass
+    lines = [pid for pid in descendants(process.pid) if b"delayline" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    if not lines:
+        process.kill()
+        pytest.skip("the kernel delays packets itself here")
+    os.kill(lines[0], signal.SIGKILL)
+    status, _, complaint = ended(process, 60)
+    assert status == 1 and "the delay line is dead" in complaint and not still_there("sleep 1000.375")
+    record = json.loads((tmp_path / "x" / "exec.json").read_text())
+    assert record["status"] == 1 and "the delay line is dead" in record["error"]
+    assert "the delay line is dead" in (tmp_path / "x" / "summary.md").read_text()
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes that one has started, and those these have."""
+    children = [child for tasks in Path(f"/proc/{pid}/task").glob("*/children") for child in tasks.read_text().split()]
+    return [each for child in map(int, children) for each in (child, *descendants(child))]
+
+
 @pytest.mark.full
 def test_nothing_is_left_of_what_detached_itself(tmp_path: Path) -> None:
     script = "setsid sh -c 'trap \"\" TERM HUP; sleep 1000.125' >/dev/null 2>&1 & sleep 0.5"
