@@ -25,7 +25,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(STEPS),--set training.steps=$(STEPS)) $(if $(PROFILE),--set topology.profile=$(PROFILE)) \
           $(if $(COMPUTE),--set compute.device=$(COMPUTE)) $(if $(SCALE),--scale $(SCALE)) \
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
-          $(if $(FAULT),--fault "$(FAULT)")
+          $(if $(FAULT),--fault "$(FAULT)") $(if $(TRACE),--trace "$(TRACE)")
 
 .PHONY: gpu reference-gpu-counts reference-own reference-own-ablations reference-late-answers reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-isgq-forms reference-papers reference-codecs reference-paper-scale docs wheel clean
 
@@ -85,7 +85,7 @@ experiment: setup  ## run TARGET and report on it: make experiment TARGET=cifarn
 
 replay: setup  ## run TARGET while its WAN follows TRACE: make replay TRACE=topologies/traces/outage.csv
 	$(if $(TRACE),,$(error name the trace: make replay TARGET=cifarnet TRACE=topologies/traces/outage.csv))
-	$(TESTBED) run $(TARGET) $(options) --trace "$(TRACE)"
+	$(TESTBED) run $(TARGET) $(options)
 
 plots: setup  ## draw a run's tables and plots again: make plots RUN=results/cifarnet/<run>
 	$(if $(RUN),,$(error name the run: make plots RUN=results/cifarnet/<run>))

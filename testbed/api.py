@@ -28,6 +28,7 @@ from testbed.harness.cluster import Cluster
 from testbed.harness.launch import Wishes, launch
 from testbed.harness.session import RESULTS
 from testbed.record import reader, series
+from testbed.record.info import FILE_NAME as RUN_FILE
 from testbed.report import pictures
 from testbed.report.numbers import compare as comparing
 from testbed.report.numbers.asked import target_of
@@ -109,17 +110,29 @@ class Run(reader.Run):
 
 
 class Series(Sequence[Run]):
-    """The runs of an experiment with a `[sweep]`, in order.
+    """The runs of an experiment with a `[sweep]` that have begun, in order.
 
     Attributes
     ----------
     folder : where the records lie
     labels : what each run differs in, e.g. "batch_size=16"
+    missing : what the series lacks, one sentence a run that has not begun
+
+    Raises
+    ------
+    InputError
+        There is no series in that folder, or none of its runs has begun.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.labels = list(series.read(self.folder).points)
+        every = list(series.read(self.folder).points)
+        self.labels = [label for label in every if (self.folder / label / RUN_FILE).is_file()]
+        self.missing = [f"{label} has not begun." for label in every if label not in self.labels]
+        if not self.labels:
+            raise InputError(
+                f"{self.folder}: none of its runs has begun; testbed run --resume {self.folder} plays them"
+            )
         self._runs = [_read(self.folder / label) for label in self.labels]
 
     def __getitem__(self, index: Any) -> Any:
@@ -136,7 +149,8 @@ class Series(Sequence[Run]):
         return frame[["point", *(column for column in frame if column != "point")]]
 
     def _repr_html_(self) -> str:
-        return f"<h4>{escape(str(self.folder.name))}: {len(self)} runs</h4>{_table(self.summary)}"
+        lacking = f"<p>{escape(' '.join(self.missing))}</p>" if self.missing else ""
+        return f"<h4>{escape(str(self.folder.name))}: {len(self)} runs</h4>{lacking}{_table(self.summary)}"
 
 
 def run(
@@ -214,7 +228,7 @@ def run(
         device=device,
         out=Path(out),
         jobs=1 if own.names and not own.file else jobs,
-        cluster=Cluster(ray, None if storage is None else Path(storage)) if ray else None,
+        cluster=_cluster(ray, storage, jobs),
         tensorboard=tensorboard,
         command=tuple(sys.argv) if own.file else (),
         quiet=True,
@@ -231,13 +245,13 @@ def load(path: str | Path) -> Run | Series:
     Raises
     ------
     InputError
-        There is no run in that folder.
+        There is no run in that folder, or a series none of whose runs has begun.
     """
     return Series(path) if series.is_series(Path(path)) else _read(path)
 
 
 def compare(
-    runs: Sequence[str | Path | Run],
+    runs: Sequence[str | Path | Run | Series],
     over: Sequence[str] = (),
     loss: float | None = None,
     accuracy: float | None = None,
@@ -247,7 +261,7 @@ def compare(
 
     Parameters
     ----------
-    runs : folders, or what `run` and `load` return
+    runs : folders, or what `run` and `load` return; of a series, all of its runs that have begun
     over : systems beside the baseline that speedups are taken over
     loss, accuracy : time to these instead of to the experiment's target
     force : also compare runs on different data, models, targets or networks; the answer says in what they differ
@@ -255,10 +269,23 @@ def compare(
     Raises
     ------
     InputError
-        The runs do not answer the same question, or one is given twice.
+        The runs do not answer the same question, one is given twice, or there is none.
     """
-    folders = [each.folder if isinstance(each, Run) else each for each in runs]
+    folders = [each.folder if isinstance(each, Run | Series) else each for each in runs]
     return comparing.compare(comparing.load_all(folders), force, over, target_of(loss, accuracy))
+
+
+def _cluster(ray: str, storage: str | Path | None, jobs: int | None) -> Cluster | None:
+    """The cluster that is asked for; InputError where the arguments contradict each other."""
+    if jobs is not None and jobs < 1:
+        raise InputError(f"jobs is {jobs}: it must be a whole number from 1, or left out")
+    if not ray:
+        if storage is not None:
+            raise InputError("storage is for a cluster's nodes: it goes with ray")
+        return None
+    if jobs is not None:
+        raise InputError("give either jobs or ray: how much a cluster does at once is up to its nodes")
+    return Cluster(ray, None if storage is None else Path(storage))
 
 
 def _read(path: str | Path) -> Run:

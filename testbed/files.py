@@ -30,7 +30,8 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(written.fileno())
         temporary.replace(path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a write that fails does not say where
+        if error.filename is None or str(error.filename) == str(temporary):  # a write that fails does not say where
+            error.filename = str(path)
         raise
     finally:
         temporary.unlink(missing_ok=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from small_runs import PLAIN, plain, toml
 
 import testbed
 from testbed.errors import Interrupted
+from testbed.experiment.load import load
+from testbed.harness import session, sweep
 from testbed.record.info import RunInfo, read_info
 from testbed.record.lines import FILE_NAME as EVENTS
 
@@ -89,6 +93,49 @@ def test_a_sweep_is_a_series(small_data: None, tmp_path: Path) -> None:
     assert [each.info.experiment["training"]["batch_size"] for each in series] == [8, 16]
     assert len(testbed.load(series.folder)) == 2
     assert "2 runs" in series._repr_html_()
+
+
+def test_a_series_that_was_stopped_has_the_runs_that_have_begun(small_data: None, tmp_path: Path) -> None:
+    points = load({**FEW, "sweep": {"training.batch_size": [8, 16, 32]}}, systems=["baseline"])
+    request = session.Request("mine", "virtual", results=tmp_path)
+    folder = sweep.begin(points, request, tmp_path / "mine")
+    with pytest.raises(testbed.InputError, match="none of its runs has begun; testbed run --resume"):
+        testbed.load(folder)
+    played: list[Path] = []
+
+    def stop(place: Path, play: Callable[[], None]) -> None:
+        if len(played) == 2:
+            raise Interrupted("stopped")
+        play()
+        played.append(place)
+
+    with pytest.raises(Interrupted):
+        sweep.play(folder, 1, stop)
+    shutil.rmtree(folder / "batch_size=32")  # prepared before it is played
+    found = testbed.load(folder)
+    assert isinstance(found, testbed.Series)
+    assert found.labels == ["batch_size=8", "batch_size=16"] == list(found.summary["point"])
+    assert found.missing == ["batch_size=32 has not begun."] and found.missing[0] in found._repr_html_()
+    assert len(testbed.compare([found], force=True).frame) == 2
+
+
+def test_nothing_to_compare_is_said() -> None:
+    with pytest.raises(testbed.InputError, match="nothing: no run to compare"):
+        testbed.compare([])
+
+
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        ({"jobs": 0}, "jobs is 0: it must be a whole number from 1"),
+        ({"storage": "/tmp"}, "storage is for a cluster's nodes: it goes with ray"),
+        ({"ray": "auto", "jobs": 2}, "give either jobs or ray"),
+    ],
+)
+def test_arguments_that_would_change_nothing_are_refused(tmp_path: Path, asked: dict[str, Any], line: str) -> None:
+    with pytest.raises(testbed.InputError, match=line):
+        testbed.run(FEW, out=tmp_path / "out", **asked)
+    assert not (tmp_path / "out").exists()
 
 
 def test_where_a_loop_runs_already_the_bits_are_the_same(small_data: None, tmp_path: Path) -> None:

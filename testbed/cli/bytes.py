@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from testbed.cli.options import RUN, Commands
+from testbed.errors import InputError
 from testbed.record.place import check
 
 
@@ -18,12 +19,15 @@ def add(commands: Commands) -> None:
 
 def _bytes(options: argparse.Namespace) -> int:
     check(options.run)
+    from testbed.record.info import FILE_NAME
     from testbed.record.reader import load
     from testbed.report.numbers.tables import markdown_table
     from testbed.report.numbers.traffic import rows, traffic
     from testbed.workloads.workload import parameter_count_of
 
     run = load(options.run)
+    if not run.info.parameters and not run.info.experiment:
+        raise InputError(f"{run.folder / FILE_NAME}: says nothing of the run's model; put the file back as it was")
     parameters = run.info.parameters or parameter_count_of(run.info.experiment)
     print(markdown_table(*rows(traffic(run), parameters)))
     return 0

@@ -27,11 +27,13 @@ from testbed.codecs.factors import Dithered, FactorCodec, LloydMax
 from testbed.codecs.lossless.planes import coded_levels
 from testbed.codecs.memory import Residual, adder
 from testbed.codecs.ternary import LOSS_AWARE
+from testbed.errors import InputError
 from testbed.experiment import assembly
 from testbed.files import write_whole
 from testbed.layout import Factors, Layer, Layout
 
 WIDTH = 1000
+LEAST = 2 * WIDTH  # elements: one sample's two factors
 SUMMED = 4  # messages
 MOMENTS = 20  # gradients of which an optimizer's second moments are the mean, with beta2 = 0.95
 KEPT = ("float32", UNKNOWN)  # rows that are stated, not measured
@@ -62,7 +64,15 @@ class Subject:
 
 
 def measure(elements: int, rounds: int) -> dict[str, Cost]:
-    """Time all codecs on Gaussian vectors of so many elements, with progress on standard error."""
+    """Time all codecs on Gaussian vectors of so many elements, with progress on standard error.
+
+    Raises
+    ------
+    InputError
+        They are fewer than `LEAST`.
+    """
+    if elements < LEAST:
+        raise InputError(f"--sizes {elements}: the costs are timed on vectors of at least {LEAST:,} elements, e.g. 1M")
     vector = torch.randn(-(-elements // WIDTH) * WIDTH, generator=torch.Generator().manual_seed(0))
     with assembly.threads(1):
         subjects = [*_codecs(vector), _transform(vector), *_sums(vector), *_factors(vector)]

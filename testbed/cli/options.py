@@ -77,7 +77,7 @@ def add_experiment(parser: argparse.ArgumentParser, needed: bool = True) -> None
         nargs=None if needed else "?",
         help="an experiment: its name in experiments/, or a TOML file",
     )
-    parser.add_argument("--systems", type=names, default=(), metavar="A,B", help="only these systems")
+    parser.add_argument("--systems", type=some, default=(), metavar="A,B", help="only these systems")
     parser.add_argument(
         "--set",
         action="append",
@@ -173,6 +173,13 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.replace(",", " ").split() if name)
 
 
+def some(text: str) -> tuple[str, ...]:
+    """The same of an option that takes all where it is left out: of none it would, too."""
+    if not (found := names(text)):
+        raise argparse.ArgumentTypeError(f"'{text}' names none; leave the option out for all")
+    return found
+
+
 def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1")
@@ -181,6 +188,6 @@ def count(text: str) -> int:
 
 def numbers(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(number) for number in names(text))
+        return tuple(int(number) for number in some(text))
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers, e.g. 0,1,2") from None

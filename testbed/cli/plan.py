@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import sys
+from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ def add(commands: Commands) -> None:
     plan.add_argument("--model", metavar="NAME", help="a model that is known, e.g. resnet-50, llama-3-8b")
     plan.add_argument("--batch", type=count, metavar="N", help="of all workers, in examples")
     plan.add_argument("--regions", type=names, default=(), metavar="A,B", help="where the data and the GPUs are")
-    plan.add_argument("--workers", type=count, default=1, metavar="N", help="in each region (1)")
+    plan.add_argument("--workers", type=count, metavar="N", help="in each region (1)")
     plan.add_argument("--server", metavar="REGION", help="of the global server; default: the best connected")
     plan.add_argument("--profile", metavar="NAME", help="the WAN: a profile's name or file")
     plan.add_argument("--lan", type=float, metavar="MBIT", help="goodput inside a region (100,000)")
@@ -104,7 +105,7 @@ def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, Cand
     if options.file:
         known = {name: each for name, each in known.items() if not each.options}  # there they may have others
         given = {"--gradient": options.gradient, "--parameters": options.parameters, "--model": options.model}
-        given |= {"--regions": options.regions, "--server": options.server}
+        given |= {"--regions": options.regions, "--workers": options.workers, "--server": options.server}
         if named := [name for name, value in given.items() if value]:
             raise InputError(f"{named[0]} cannot go with an experiment file, which says so itself")
         if options.profile:
@@ -114,6 +115,7 @@ def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, Cand
         if not options.systems:
             experiment, left_out = _sized(experiment)
     else:
+        options.workers = options.workers or 1
         if not options.systems:
             left_out = plans.LeftOut(rings=plans.too_long(known, len(options.regions) * options.workers))
         wanted = options.systems or tuple(name for name in known if name not in left_out.rings)
@@ -212,6 +214,9 @@ def _number(text: str, option: str, bytes_: bool) -> float:
     if found is None or (found[4] and not bytes_):
         raise InputError(f"--{option} '{text}': a number and its unit is needed, e.g. {example}")
     try:
-        return float(found[1]) * (1024 if found[3] else 1000) ** POWERS[found[2]]
+        number = float(found[1]) * (1024 if found[3] else 1000) ** POWERS[found[2]]
     except ValueError:
         raise InputError(f"--{option} '{text}': a number and its unit is needed, e.g. {example}") from None
+    if isinf(number):
+        raise InputError(f"--{option} '{text}': that is more than any model has; e.g. {example}")
+    return number

@@ -42,7 +42,7 @@ def _plot(options: argparse.Namespace) -> int:
     from testbed.report.write import write_report
 
     plugins.load(options.plugin)
-    if series.is_series(options.runs[0]) and not options.kind:
+    if len(options.runs) == 1 and series.is_series(options.runs[0]) and not options.kind:
         return _plot_series(options.runs[0])
     folder = options.out or options.runs[0] / pictures.FOLDER
     formats = tuple(name for name in options.format.split(",") if name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from testbed.cli.options import Commands, add_experiment, check_file, count, names, one
+from testbed.cli.options import Commands, add_experiment, check_file, count, one, some
 from testbed.errors import InputError, nearest
 from testbed.files import write_whole
 
@@ -24,7 +24,7 @@ def add(commands: Commands) -> None:
     """Add the sub-command."""
     parser = commands.add("sensitivity", _sensitivity, "map how speedups depend on network, device and batch", EPILOG)
     add_experiment(parser)
-    parser.add_argument("--axes", type=names, default=(), metavar="A,B", help="of lan, wan, rtt, device, batch (all)")
+    parser.add_argument("--axes", type=some, default=(), metavar="A,B", help="of lan, wan, rtt, device, batch (all)")
     parser.add_argument("--steps", type=count, default=20, metavar="N", help="of each run; the second half counts (20)")
     parser.add_argument("--jobs", type=count, metavar="N", help="systems at once (default: one a core)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where it is kept (results/sensitivity/<experiment>)")
@@ -46,7 +46,7 @@ def _sensitivity(options: argparse.Namespace) -> int:
     experiment, target = one(options), load.find(options.file).stem
     Assembly(experiment, allow_download=True, on_notice=print).workload  # noqa: B018 - data is fetched here
     folder = options.out or Path("results", "sensitivity", target)
-    chosen = [axes[name] for name in options.axes or axes]
+    chosen = sensitivity.fitting(experiment, [axes[name] for name in dict.fromkeys(options.axes or axes)], print)
     frame = sensitivity.play(experiment, chosen, options.steps, folder, options.jobs)
     stands = {
         "lan": experiment.plan.profile.lan.goodput_mbit,

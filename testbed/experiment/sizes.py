@@ -73,7 +73,7 @@ class Recorded:
     """What a system sent in a run with one seed.
 
     A role that was no part of it sends what one of its kind did. After its end, which may be its target, all is as in
-    its last messages.
+    its last messages, and updates are significant when they were, from its first step on again.
 
     Parameters
     ----------
@@ -135,8 +135,8 @@ class Recorded:
         return not any(kind in kinds and kind_of(sender) == "worker" for sender, kind in self.sizes)
 
     def significant(self, sender: str, step: int) -> bool:
-        """As recorded."""
-        return step in self._of(sender, SIGNIFICANT)
+        """As recorded, again and again: a sender that was silent in the last step would be so for ever."""
+        return step % self.steps in self._of(sender, SIGNIFICANT)
 
     def _of(self, sender: str, kind: str) -> Steps:
         """What a sender sent; or, where it was not there, another one of its kind."""

@@ -20,7 +20,7 @@ from testbed import interpreter
 from testbed.errors import InputError, RunError
 from testbed.experiment.load import from_dict
 from testbed.fabrics.registry import FABRICS
-from testbed.harness import closing, notes
+from testbed.harness import closing, not_finite, notes
 from testbed.harness.notes import MACHINE
 from testbed.record import info as info_file
 from testbed.record import lines
@@ -70,7 +70,7 @@ def played(place: Path, experiment: dict[str, Any], facts: RunInfo, system: str,
         status = kind.enter(command, said.append, killed.setdefault)
     if status is None:
         return False
-    if status:
+    if status and not not_finite.diverged([place]):
         _fail(place, status, said, list(killed))
     found = info_file.read_info(folder, RunInfo)
     found.nodes = {MACHINE: platform.node()}

@@ -6,6 +6,7 @@ name and renamed, then the one before it is deleted: there is always one to go o
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,7 @@ from testbed.record.events import RunEnded
 from testbed.record.info import ResultInfo, read_facts, write_facts
 
 RUNS = ("*/*", "*/*/*")  # places of runs below a folder of results: by themselves, in a series
+RUN_ID = re.compile(r"\d{8}-\d{6}(-.+)?")  # what folders of runs are called, also those of programs
 PREFIX = "checkpoint-"
 HALF = ".tmp"
 CLOCK = "clock.json"
@@ -66,17 +68,23 @@ def is_finished(folder: Path) -> bool:
 
 
 def ended(folder: Path) -> ResultInfo | None:
-    """What is known of a system and seed that is played to its end; None while something is left to play.
+    """What is known of a system and seed that is played to its end, or diverged; None while something is left to play.
 
     Its `run.json` says so, or where it has none its events. Its tables may not be there: it was killed before them, or
     ended on a machine that only trains.
     """
     if (folder / info.FILE_NAME).is_file():
         found = info.read_info(folder, ResultInfo)
-        return found if found.status in info.DONE else None
+        return found if _is_over(found) else None
     events = folder / lines.FILE_NAME
     last = lines.last_event(events) if events.is_file() else None
-    return ResultInfo(status=last.how) if isinstance(last, RunEnded) and last.how in info.DONE else None
+    found = ResultInfo(status=last.how, error=last.error) if isinstance(last, RunEnded) else ResultInfo()
+    return found if _is_over(found) else None
+
+
+def _is_over(found: ResultInfo) -> bool:
+    """Whether it says that nothing is left to do; what diverged would do so again."""
+    return found.nothing_left
 
 
 def write(folder: Path, clock: Clock, save: Callable[[Path], None], before_rename: Callable[[Path], None]) -> None:
@@ -106,7 +114,7 @@ def remove(folder: Path) -> None:
 
 
 def sweep(results: Path) -> tuple[list[Path], list[Path]]:
-    """Delete half-written checkpoints and empty folders under `results`, but not those of a run that is going on.
+    """Delete half-written checkpoints and runs' empty folders under `results`, but not those of one that is going on.
 
     Returns
     -------
@@ -123,7 +131,7 @@ def sweep(results: Path) -> tuple[list[Path], list[Path]]:
         except Held:
             going_on.append(run)
     for path in sorted(results.glob("*/*"), reverse=True):
-        if path.is_dir() and not any(path.iterdir()):
+        if RUN_ID.fullmatch(path.name) and path.is_dir() and not any(path.iterdir()):
             with suppress(OSError):  # a run has just begun there
                 path.rmdir()
                 swept.append(path)

@@ -22,11 +22,13 @@ from testbed import interpreter
 from testbed.errors import InputError, Interrupted, RunError, TestbedError
 from testbed.experiment.assembly import Assembly
 from testbed.experiment.load import Point, from_dict
+from testbed.experiment.schema import Experiment
 from testbed.fabrics.registry import ANY, FabricKind, choose, virtual
 from testbed.files import new_folder, plain_name
 from testbed.harness import closing, cluster, session, sweep
 from testbed.harness.cluster import Cluster
 from testbed.harness.lock import held
+from testbed.harness.not_finite import Diverged
 from testbed.harness.pool import HERE, Elsewhere
 from testbed.record import info as info_file
 from testbed.record import series
@@ -108,7 +110,7 @@ def launch(points: Sequence[Point], wishes: Wishes) -> Path:
     say = wishes.say or print
     if why:
         say(why)
-    Assembly(experiments[0], wishes.device, allow_download=True, on_notice=say).sized  # noqa: B018 - data fetched here
+    _check_all(experiments, kind, wishes.device, say)
     request = session.Request(
         target=wishes.target,
         fabric=kind.name,
@@ -232,6 +234,9 @@ def _report_on(folder: Path, play: Callable[[], None], quiet: bool = False) -> N
     """Play the run in `folder` and report on it, however it ends."""
     try:
         play()
+    except Diverged:  # nothing is left to resume
+        _report(folder, quiet)
+        raise
     except TestbedError as error:
         with suppress(OSError):  # of a full disk, which the failure itself tells of
             said = isinstance(error, Interrupted)  # how to go on
@@ -259,6 +264,22 @@ def _report(folder: Path, quiet: bool) -> None:
     if (folder / REPLAY).is_file():
         print(f"trace: {place / REPLAY}")
     print(f"page:  {place / PAGE}  (to open it: {interpreter.typed()} report --open {place})")
+
+
+def _check_all(experiments: Sequence[Experiment], kind: FabricKind, device: str, say: Say) -> None:
+    """Fetch the data of all runs, and refuse what only the data, or a record of sizes, tells of one of them."""
+    said: set[str] = set()
+
+    def once(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            say(line)
+
+    for experiment in experiments:
+        assembly = Assembly(experiment.on(kind.device), device, allow_download=True, on_notice=once)
+        assembly.sized  # noqa: B018 - data fetched here
+        if experiment.compute.timing_only:
+            assembly.require_sizes()
 
 
 def _check_workplace(out: Path, device: str) -> None:

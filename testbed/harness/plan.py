@@ -245,14 +245,17 @@ class Option:
 
 @dataclass(frozen=True)
 class Plan:
-    """What was asked, and every option; `kept` is what is known of the model's steps to a target."""
+    """What was asked, and every option in the order of how far it departs from the baseline, unknown ones last.
+
+    `kept` is what is known of the model's steps to a target.
+    """
 
     experiment: Experiment
     options: list[Option]
     kept: Kept = field(default_factory=Kept)
 
     def recommended(self, share: float) -> Option | None:
-        """The first option, in the order of how far it departs from the baseline, that has the share."""
+        """The first option that has the share."""
         for option in self.options:
             if (period := option.period_for(share)) is not None:
                 return option.every(period)
@@ -271,7 +274,7 @@ def ask(experiment: Experiment, known: Mapping[str, Candidate], periods: Sequenc
 
     Parameters
     ----------
-    known : what is known of its systems, by name
+    known : what is known of its systems, by name, in the order of how far they depart from the baseline
     periods : of those whose period can be chosen, an option each, and for those of kept runs; none: the period that
         they have
 
@@ -284,8 +287,9 @@ def ask(experiment: Experiment, known: Mapping[str, Candidate], periods: Sequenc
     wide = altered(experiment, wan_factor=FREE)
     kept = kept_of(experiment.model.name)
     periods = sorted({*periods, *kept.periods}) if periods else ()
+    place = {name: number for number, name in enumerate(known)}
     options = []
-    for system in experiment.systems:
+    for system in sorted(experiment.systems, key=lambda name: place.get(name, len(place))):
         own = getattr(experiment.systems[system], SYNC, 1)
         free = cache(partial(timed, wide, system))
         candidate = known.get(system, Candidate(system))

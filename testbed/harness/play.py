@@ -19,6 +19,7 @@ from testbed.fabrics.base import EndedEarly, Fabric
 from testbed.files import reserving
 from testbed.harness import checkpoint, divergence
 from testbed.harness.checkpoint import Checkpoint, Clock
+from testbed.harness.not_finite import is_divergence
 from testbed.record import info as info_file
 from testbed.record import lines
 from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
@@ -105,6 +106,8 @@ class Play:
                     OSError
                 ):  # tables that do not fit on a full disk are made of the events when they are read
                     self._end("failed", str(failure))
+                if is_divergence(failure):  # from there on it would diverge again
+                    checkpoint.remove(self.folder)
                 raise failure from error.__cause__
             self._end(how)
         checkpoint.remove(self.folder)
@@ -221,7 +224,7 @@ class Play:
     def _complete(self, before: ResultInfo) -> None:
         """Do what was left to do when it was played to its end and then killed."""
         if not before.checksums:
-            self.info.status = before.status
+            self.info.status, self.info.error = before.status, before.error
             with Recorder.join(self.folder) as recorder:
                 self.info.checksums = recorder.finish()
             info_file.write_info(self.folder, self.info)

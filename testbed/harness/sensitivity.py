@@ -9,8 +9,9 @@ axis are a series of its own in the folder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,18 @@ from testbed.fabrics.registry import FABRICS, virtual
 from testbed.files import write_whole
 from testbed.harness import session, sweep
 from testbed.harness.lock import held
+from testbed.harness.not_finite import raise_diverged
+from testbed.harness.play import place_of
 from testbed.record import series
 from testbed.record.info import FILE_NAME, RunInfo, read_info
 from testbed.record.reader import load as load_run
 from testbed.report.numbers.summary import BASELINE, ratio
 
 SETTLED = 0.5  # of a run's steps come before those that are measured
+LEAST_STEPS = 2  # with one before
 TABLE = "sensitivity.csv"
 COMPUTED = "computed"  # the folder of the run that computes
+BATCH = "training.batch_size"
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ AXES = (
     Axis("wan", "topology.wan_factor", (0.1, 0.3, 1.0, 3.0, 10.0, 30.0), "WAN goodput (times the profile's)"),
     Axis("rtt", "topology.rtt_factor", (0.1, 0.3, 1.0, 3.0), "WAN round trip (times the profile's)"),
     Axis("device", "compute.device", ("m60", "v100", "a100", "h100"), "device"),
-    Axis("batch", "training.batch_size", (32, 64, 128, 256, 512), "batch"),
+    Axis("batch", BATCH, (32, 64, 128, 256, 512), "batch"),
 )
 
 
@@ -81,17 +86,46 @@ def on_virtual(experiment: Experiment) -> Experiment:
     return experiment.on(FABRICS[virtual()].device)
 
 
+def fitting(experiment: Experiment, axes: Sequence[Axis], say: Callable[[str], None]) -> list[Axis]:
+    """The axes without batches that the workers cannot share equally; says which.
+
+    Raises
+    ------
+    InputError
+        Nothing is left that could be varied.
+    """
+    fits = [_fitting(experiment, axis) for axis in axes]
+    for axis, kept in zip(axes, fits, strict=True):
+        if left_out := [str(value) for value in axis.values if value not in kept.values]:
+            say(f"left out: {axis.label} {', '.join(left_out)}, which the workers cannot share equally")
+    if not any(axis.values for axis in fits):
+        raise InputError("--axes batch: the workers can share none of its batches equally; vary something else")
+    return [axis for axis in fits if axis.values]
+
+
+def _fitting(experiment: Experiment, axis: Axis) -> Axis:
+    if axis.key != BATCH:
+        return axis
+    every = len(experiment.roles.workers) * experiment.compute.gpus
+    return replace(axis, values=tuple(batch for batch in axis.values if batch % every == 0))
+
+
 def play(experiment: Experiment, axes: Sequence[Axis], steps: int, folder: Path, jobs: int | None) -> pd.DataFrame:
     """Play what is still to be played of all axes in `folder`; returns the table (`measured`) and writes it there.
 
     Raises
     ------
     InputError
-        The folder holds the runs of another experiment.
+        The folder holds the runs of another experiment, there are too few steps, or a run of an axis cannot be.
+    Diverged
+        Training did in the run that computes: what it recorded is not of as many steps.
     """
-    computed = _compute(experiment, steps, folder / COMPUTED, jobs)
-    for axis in axes:
-        place, asked = folder / axis.name, points(experiment, axis, steps, computed)
+    if steps < LEAST_STEPS:
+        raise InputError(f"--steps {steps}: the second half of a run's steps counts; give at least {LEAST_STEPS}")
+    every = [points(experiment, axis, steps, folder / COMPUTED) for axis in axes]
+    _compute(experiment, steps, folder / COMPUTED, jobs)
+    for axis, asked in zip(axes, every, strict=True):
+        place = folder / axis.name
         if series.is_series(place):
             stated = {point.label: on_virtual(point.experiment).as_dict() for point in asked}
             if series.read(place).points != stated:
@@ -105,20 +139,20 @@ def play(experiment: Experiment, axes: Sequence[Axis], steps: int, folder: Path,
     return frame
 
 
-def _compute(experiment: Experiment, steps: int, folder: Path, jobs: int | None) -> Path:
+def _compute(experiment: Experiment, steps: int, folder: Path, jobs: int | None) -> None:
     """Play, or play on, the run that records sizes; raises as `play`."""
     (point,) = load(experiment, short(experiment, steps))
+    it = point.experiment
     if (folder / FILE_NAME).is_file():
-        if read_info(folder, RunInfo).experiment != on_virtual(point.experiment).as_dict():
+        facts = read_info(folder, RunInfo)
+        if facts.experiment != on_virtual(it).on_data(not facts.data.stand_in).as_dict():
             raise _another(folder)
     else:
         folder.mkdir(parents=True, exist_ok=True)
-        session.prepare(
-            point.experiment, session.Request("sensitivity", virtual(), folder=folder, command=("sensitivity",))
-        )
+        session.prepare(it, session.Request("sensitivity", virtual(), folder=folder, command=("sensitivity",)))
     with held(folder):
         session.ready(folder, jobs)()
-    return folder
+    raise_diverged(folder, [place_of(folder, system, seed) for system, seed in product(it.systems, it.run.seeds)])
 
 
 def _another(folder: Path) -> InputError:

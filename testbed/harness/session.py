@@ -29,6 +29,7 @@ from testbed.fabrics.registry import FABRICS, FabricKind, Setting
 from testbed.files import new_folder
 from testbed.harness import apart, checkpoint, notes
 from testbed.harness.lock import held_too
+from testbed.harness.not_finite import passed_over, raise_diverged
 from testbed.harness.play import Play, label, place_of
 from testbed.harness.pool import HERE, Elsewhere, Errand, RunAll, run_all, signals_interrupt
 from testbed.record import info as info_file
@@ -128,8 +129,8 @@ def ready(folder: Path, jobs: int | None = None, elsewhere: Elsewhere = HERE) ->
     """What plays all that is still to be played of the run in `folder`, from each system's and seed's last checkpoint.
 
     `jobs` systems and seeds are played at once, each in a process of its own; None: as many as make sense. A cluster
-    that was joined may play them `elsewhere`. What is returned raises RunError when the run fails or is stopped; what
-    was recorded stays.
+    that was joined may play them `elsewhere`. What is returned raises RunError when the run fails or is stopped, and
+    Diverged once all is played where training has diverged; what was recorded stays.
 
     Raises
     ------
@@ -153,12 +154,18 @@ def ready(folder: Path, jobs: int | None = None, elsewhere: Elsewhere = HERE) ->
         facts.notes += [] if note in facts.notes else [note]
         info_file.write_info(folder, facts)
     folder = folder.resolve()
+    left = plays(folder, facts)
     if elsewhere.run_all is not None or chosen > 1:
         at_once = elsewhere.run_all or partial(run_all, processes=chosen)
-        return lambda: play_at_once(plays(folder, facts), at_once, folder)
-    if not plays(folder, facts):  # there is no need of a fabric
+        return partial(play_at_once, left, at_once, folder)
+    if not left:  # there is no need of a fabric
         return lambda: None
-    return partial(_run, folder, experiment, assembly, facts, elsewhere)
+
+    def play() -> None:
+        _run(folder, experiment, assembly, facts, elsewhere)
+        raise_diverged(folder, [errand.folder for errand in left])
+
+    return play
 
 
 def choose_jobs(experiment: Experiment, kind: FabricKind, jobs: int | None) -> int:
@@ -181,22 +188,18 @@ def choose_jobs(experiment: Experiment, kind: FabricKind, jobs: int | None) -> i
 
 
 def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInfo, elsewhere: Elsewhere) -> None:
+    """Play what is left in turn, on one fabric; where training diverges that is closed, and the rest has another."""
+    every = product(experiment.run.seeds, experiment.systems)
+    left = [(seed, system) for seed, system in every if not checkpoint.is_finished(place_of(folder, system, seed))]
+    repeats = FABRICS[facts.fabric].virtual_time and facts.compute != MEASURED
+    stolen = None if repeats else Stolen()
     with signals_interrupt(), threads(1):
-        with _open_fabric(facts.fabric, assembly, _torch_device(facts), elsewhere) as fabric:
-            described = fabric.describe()
-            facts.delay_mechanism = described.get("delay_mechanism", facts.delay_mechanism)
-            facts.dilation = described.get("dilation", facts.dilation)
-            facts.gate = described.get("gate", facts.gate)
-            profile = None
-            if (measured := fabric.measured()) is not None:
-                profile = _keep_measured(measured, folder)
-                facts.profile, facts.network = profile.stem, _links(measured, measured.pairs)
-            info_file.write_info(folder, facts)
-            repeats = FABRICS[facts.fabric].virtual_time and facts.compute != MEASURED
-            stolen = None if repeats else Stolen()
-            try:
-                for seed in experiment.run.seeds:
-                    for system in experiment.systems:
+        while left:
+            with _open_fabric(facts.fabric, assembly, _torch_device(facts), elsewhere) as fabric, passed_over():
+                profile = _describe(fabric, folder, facts)
+                try:
+                    while left:
+                        seed, system = left.pop(0)
                         Play(folder, facts, assembly, fabric, system, seed).run()
                         facts.delay_report, facts.nodes = fabric.delay_report(), fabric.nodes()
                         facts.notes = notes.with_warnings(
@@ -204,8 +207,22 @@ def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInf
                         )
                         facts.notes = notes.of_nodes(facts.notes, facts.nodes, profile)
                         info_file.write_info(folder, facts)
-            except KeyboardInterrupt:  # between two systems
-                raise Interrupted(f"stopped; go on with --resume {folder}") from None
+                except KeyboardInterrupt:  # between two systems
+                    raise Interrupted(f"stopped; go on with --resume {folder}") from None
+
+
+def _describe(fabric: Fabric, folder: Path, facts: RunInfo) -> Path | None:
+    """Write down what a fabric that was opened says of its network; returns its profile where it was measured."""
+    described = fabric.describe()
+    facts.delay_mechanism = described.get("delay_mechanism", facts.delay_mechanism)
+    facts.dilation = described.get("dilation", facts.dilation)
+    facts.gate = described.get("gate", facts.gate)
+    profile = None
+    if (measured := fabric.measured()) is not None:
+        profile = _keep_measured(measured, folder)
+        facts.profile, facts.network = profile.stem, _links(measured, measured.pairs)
+    info_file.write_info(folder, facts)
+    return profile
 
 
 def _keep_measured(measured: Profile, folder: Path) -> Path:
@@ -225,7 +242,7 @@ def plays(folder: Path, facts: RunInfo) -> list[Errand]:
 
 
 def play_at_once(errands: Sequence[Errand], run_all: RunAll, folder: Path) -> None:
-    """Play what `plays` names, of the run or the series in `folder`; raises RunError."""
+    """Play what `plays` names, of the run or the series in `folder`; raises RunError, Diverged once all is played."""
     with signals_interrupt():
         try:
             run_all(errands)
@@ -234,6 +251,7 @@ def play_at_once(errands: Sequence[Errand], run_all: RunAll, folder: Path) -> No
         finally:
             for run in dict.fromkeys(errand.folder.parents[1] for errand in errands):
                 gather(run)
+    raise_diverged(folder, [errand.folder for errand in errands])
 
 
 def gather(folder: Path) -> None:
@@ -246,13 +264,17 @@ def gather(folder: Path) -> None:
 def _play_alone(
     place: Path, experiment: dict[str, Any], facts: RunInfo, system: str, seed: int, number: int = 0
 ) -> None:
-    """One system and seed on a fabric of its own, in this process; of several GPUs on the one that is its turn."""
+    """One system and seed on a fabric of its own, in this process; of several GPUs on the one that is its turn.
+
+    Where training diverges the record says so, and no other is stopped for it.
+    """
     if apart.played(place, experiment, facts, system, seed):
         return
     folder, device = place.parents[1], dealt(_torch_device(facts), number)
     assembly = Assembly(from_dict(experiment, info_file.FILE_NAME), device)
     with held_too(folder), signals_interrupt(), threads(1), _open_fabric(facts.fabric, assembly, device) as fabric:
-        Play(folder, facts, assembly, fabric, system, seed, can_draw=False).run()
+        with passed_over():
+            Play(folder, facts, assembly, fabric, system, seed, can_draw=False).run()
 
 
 def _open_fabric(name: str, assembly: Assembly, device: str, elsewhere: Elsewhere = HERE) -> Fabric:

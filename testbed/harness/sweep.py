@@ -18,11 +18,12 @@ from testbed.errors import RunError, TestbedError
 from testbed.experiment.load import Point, from_dict
 from testbed.experiment.schema import Experiment
 from testbed.fabrics.registry import FABRICS
-from testbed.harness import session
+from testbed.harness import checkpoint, session
 from testbed.harness.lock import held
+from testbed.harness.not_finite import Diverged
 from testbed.harness.pool import HERE, Elsewhere, Errand
-from testbed.record.info import DONE, ResultInfo, RunInfo, read_info, write_facts
 from testbed.record.info import FILE_NAME as RUN_FILE
+from testbed.record.info import ResultInfo, RunInfo, read_info, write_facts
 from testbed.record.series import FILE_NAME, SeriesInfo, read
 from testbed.roles.compute import MEASURED
 
@@ -52,16 +53,20 @@ def begin(points: Sequence[Point], request: session.Request, folder: Path) -> Pa
 def play(folder: Path, jobs: int | None, report: Report, elsewhere: Elsewhere = HERE) -> None:
     """Play what is still to be played; `report` plays one run, given its folder and what does it, and reports on it.
 
-    A cluster that was joined may play all runs of the series at once, `elsewhere`, before the first report.
+    A cluster that was joined may play all runs of the series at once, `elsewhere`, before the first report. Raises what
+    the first run fails with; where training has diverged, Diverged once all is played.
     """
     stored = read(folder)
     experiments = {label: from_dict(data, str(folder / FILE_NAME)) for label, data in stored.points.items()}
-    failure = None
+    failure: TestbedError | None = None
+    diverged: list[Path] = []
     if elsewhere.run_all is not None:
         for label, experiment in experiments.items():
             _prepare(folder, stored, label, experiment)
         try:
             session.play_at_once(_plays(folder, stored), elsewhere.run_all, folder)
+        except Diverged as error:
+            diverged += error.places
         except TestbedError as error:
             failure = error
     for label, experiment in experiments.items():
@@ -73,7 +78,12 @@ def play(folder: Path, jobs: int | None, report: Report, elsewhere: Elsewhere = 
                     _copy(folder / first / system / f"seed-{seed}", place / system / f"seed-{seed}")
             if failure is not None and session.plays(place, read_info(place, RunInfo)):
                 report(place, partial(_fail, failure))
-            report(place, session.ready(place, jobs, Elsewhere(renamed=elsewhere.renamed)))
+            try:
+                report(place, session.ready(place, jobs, Elsewhere(renamed=elsewhere.renamed)))
+            except Diverged as error:
+                diverged += error.places
+    if diverged:
+        raise Diverged(folder.resolve(), diverged)
 
 
 def _fail(failure: TestbedError) -> None:
@@ -132,8 +142,8 @@ def _copy(source: Path, place: Path) -> None:
     """Whole or not at all: half a copy would be taken for a run to resume."""
     if place.exists():
         return
-    if (status := read_info(source, ResultInfo).status) not in DONE:
-        raise RunError(f"{source}: is {status}, and cannot stand for {place}")
+    if checkpoint.ended(source) is None:
+        raise RunError(f"{source}: is {read_info(source, ResultInfo).status}, and cannot stand for {place}")
     half = place.with_name(f".{place.name}")
     shutil.rmtree(half, ignore_errors=True)
     shutil.copytree(source, half)

@@ -15,6 +15,7 @@ another machine neither.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -25,13 +26,14 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from testbed.errors import InputError, NotFinite, RoleDied
+from testbed.errors import InputError
 from testbed.experiment.load import from_dict
 from testbed.experiment.schema import Experiment
 from testbed.fabrics.registry import FABRICS
 from testbed.files import write_whole
-from testbed.harness import session
+from testbed.harness import not_finite, session
 from testbed.harness.lock import held
+from testbed.harness.play import place_of
 from testbed.harness.pool import Errand, RunAll, run_all
 from testbed.harness.propose import long_run, proposal, rounded
 from testbed.record import info as info_file
@@ -92,7 +94,11 @@ def tune(
         raise InputError("[target] names nothing to be reached, so there is nothing to tune for; set target.loss")
     if shared := set(budget.seeds) & set(experiment.run.seeds):
         raise InputError(f"--seeds: {min(shared)} is one of run.seeds; tune on seeds that are not reported")
+    if len(set(budget.seeds)) < len(budget.seeds):
+        raise InputError(f"--seeds {','.join(map(str, budget.seeds))}: a seed is named twice; name each once")
     experiment = experiment.on(FABRICS.find(fabric).device)
+    for system in experiment.systems:  # a folder is claimed only for trials that can be
+        attempt(experiment, system, standing(experiment, system), budget.seeds, [])
     _claim(folder, experiment, budget)
     data = experiment.as_dict()
     errands = [Errand(each, _tune_one, folder / each, data, (fabric, budget, each)) for each in experiment.systems]
@@ -102,15 +108,16 @@ def tune(
 
 def _claim(folder: Path, experiment: Experiment, budget: Budget) -> None:
     """Write down what each system's trials are of; InputError where a folder holds those of something else."""
-    data = experiment.as_dict()
+    data, claims = experiment.as_dict(), dict[Path, bytes]()
     for system, options in data["systems"].items():
         alone = {**data, "systems": {system: options}}
         asked = msgspec.json.encode({"experiment": alone, "seeds": budget.seeds}, order="sorted")
         path = folder / system / ASKED_FILE
         if path.is_file() and path.read_bytes() != asked:
             raise InputError(f"{path.parent}: holds trials of another experiment or on other seeds; name another --out")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, asked.decode())
+        claims[path] = asked
+    for path, asked in claims.items():
+        write_whole(path, asked)
 
 
 def outcomes(folder: Path) -> list[Outcome]:
@@ -194,13 +201,11 @@ def _play(
         folder.mkdir(parents=True, exist_ok=True)
         session.prepare(tried, session.Request(target=system, fabric=fabric, folder=folder, command=("tune",)))
     options = dict(values)
-    with held(folder):
-        try:
-            session.ready(folder, jobs=1)()
-        except (NotFinite, RoleDied) as error:
-            if isinstance(error, RoleDied) and not error.diverged:
-                raise
-            return Outcome(options, NEVER, False, f"diverged: {error}")
+    with held(folder), suppress(not_finite.Diverged):
+        session.ready(folder, jobs=1)()
+    if diverged := not_finite.diverged(place_of(folder, system, seed) for seed in tried.run.seeds):
+        why = info_file.read_info(diverged[0], info_file.ResultInfo).error
+        return Outcome(options, NEVER, False, f"diverged: {why}")
     return _outcome(tried, folder, options, before)
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from testbed.errors import InputError
+from testbed.errors import InputError, NotFinite
 from testbed.files import crc32, write_whole
 
 FILE_NAME = "run.json"
@@ -31,6 +31,7 @@ PACKAGES = (
 )
 GIT_TIMEOUT_S = 5.0
 CRC = b',\n  "crc": "'  # begins the last line of a file of facts
+NOT_FINITE = str(NotFinite.of(""))  # ends the line of every such error, whoever raised it
 DONE = ("finished", "ended")  # the statuses of a system and seed that has nothing left to do
 OVER = (*DONE, "failed")  # of one that was not merely stopped: what diverged has missed its target
 
@@ -160,6 +161,16 @@ class ResultInfo(msgspec.Struct, kw_only=True):
     status: str = "running"
     error: str = ""
     checksums: dict[str, str] = {}
+
+    @property
+    def diverged(self) -> bool:
+        """Whether training has, until a role had NaN or infinity to send."""
+        return self.status == "failed" and self.error.endswith(NOT_FINITE)
+
+    @property
+    def nothing_left(self) -> bool:
+        """Whether playing on would add nothing: it is done, or would diverge again."""
+        return self.status in DONE or self.diverged
 
 
 Info = TypeVar("Info", RunInfo, ResultInfo)

@@ -17,6 +17,7 @@ from own_parts import forget_after
 from small_runs import PLAIN, plain, toml, use_small_data
 
 from testbed.cli import main
+from testbed.files import write_whole
 from testbed.interpreter import typed
 from testbed.record.info import RunInfo, read_info, write_info
 from testbed.systems import SYSTEMS
@@ -139,13 +140,30 @@ def test_clean_deletes_what_killed_runs_left_and_nothing_else(finished: Path, co
     left.mkdir()
     (left / "half.npz").touch()
     (results / "other" / "20260101-000000-virtual").mkdir(parents=True)
+    (results / "other" / "mine").mkdir()
     files = {path for path in finished.rglob("*") if path.is_file() and left not in path.parents}
     code, stdout, _ = command("clean", "--out", results)
     assert code == 0
     assert not left.exists()
     assert not (results / "other" / "20260101-000000-virtual").exists()
     assert {path for path in finished.rglob("*") if path.is_file()} == files
-    assert stdout.count("deleted") == 2
+    assert stdout.count("deleted") == 2 and (results / "other" / "mine").is_dir(), "no run has made that one"
+
+
+def test_a_file_that_cannot_be_written_is_named_as_it_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(IsADirectoryError) as error:
+        write_whole(tmp_path / "there", "a table")
+    assert error.value.filename == str(tmp_path / "there")
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_make_follows_a_trace_in_both_of_its_targets() -> None:
+    root = Path(__file__).parents[2]
+    for target in ("experiment", "replay"):
+        command = ["make", "--dry-run", target, "TRACE=some/trace.csv"]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+        assert done.stdout.count('--trace "some/trace.csv"') == 1
 
 
 def test_resuming_names_what_it_cannot_resume(command: Output, tmp_path: Path) -> None:

@@ -21,6 +21,10 @@ WRONG = [
     ("run mine.toml --sytems baseline", "--sytems is unknown; did you mean --systems?"),
     ("run mine.toml extra", "extra is unknown (testbed run --help)"),
     ("run mine.toml --seeds one", "'one' is not a list of whole numbers, e.g. 0,1,2"),
+    ("run mine.toml --seeds ,", "',' names none; leave the option out for all"),
+    ("run mine.toml --systems ,", "',' names none; leave the option out for all"),
+    ("sensitivity mine.toml --axes ,", "',' names none; leave the option out for all"),
+    ("bench costs --sizes 1K", "--sizes 1000: the costs are timed on vectors of at least 2,000 elements"),
     ("run mine.toml --jobs 0", "'0' is not a whole number from 1"),
     ("run mine.toml -- python train.py", "only `testbed exec` takes a command after --"),
     # experiments, runs and profiles that are not there
@@ -33,6 +37,9 @@ WRONG = [
     ("plot nowhere", "no run in nowhere"),
     ("compare results/mine/ru", "no run in results/mine/ru; near it: results/mine/run"),
     ("report results/mien/run", "no run in results/mien/run; near it: results/mine"),
+    ("bytes results/mine/run", "run.json: says nothing of the run's model; put the file back"),
+    ("clean --out reslts", "--out reslts: no such folder; name the one that holds results"),
+    ("compare results/swept/series", "results/swept/series: no run to compare; name one that has begun"),
     ("explain results", "no run in results: it needs a folder results/<target>/<run-id>"),
     ("timeline results/mine", "it holds 1; the last is results/mine/run"),
     ("run --resume nowhere", "no run in nowhere"),
@@ -79,6 +86,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     run = tmp_path / "results" / "mine" / "run"
     run.mkdir(parents=True)
     (run / "run.json").write_text('{"target": "mine", "systems": ["baseline"], "seeds": [0]}')
+    series = tmp_path / "results" / "swept" / "series"
+    series.mkdir(parents=True)
+    asked = {"target": "mine", "fabric": "virtual", "device": "cpu", "command": [], "notes": [], "points": {"a=1": {}}}
+    (series / "series.json").write_text(json.dumps(asked))
     rate = {"seconds": 10, "bytes": 125_000_000, "bits_per_second": 1e8}
     start = {"protocol": "TCP", "reverse": 0, "num_streams": 1}
     log = {

@@ -134,6 +134,14 @@ def test_the_first_that_has_the_share_is_recommended() -> None:
     assert plan.recommended(0.999) is None
 
 
+def test_in_whatever_order_systems_are_named_the_least_departure_is_recommended() -> None:
+    named: dict[str, Any] = {"mine": {"of": "fp16"}} | dict(reversed(SYSTEMS.items()))
+    plan = plans.ask(asked(named, lan_mbit=1e5), plans.candidates())
+    assert [option.name for option in plan.options] == [*SYSTEMS, "mine"], "one that is not known comes last"
+    found = plan.recommended(min(option.share for option in plan.options))
+    assert found is not None and found.name == "baseline"
+
+
 def test_bytes_and_prices_are_of_the_links() -> None:
     (baseline, *_) = plans.ask(asked(), {}).options
     up = [size for link, size in baseline.here.sync_bytes.items() if link.endswith(">us-east-2")]
@@ -198,6 +206,7 @@ def test_it_prints_json_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> 
         (["--regions", "us-west-1,mars-1"], "--regions: no profile has a region 'mars-1'"),
         (["--gradient", "0GB"], "--gradient 0GB: a model has 1 to 100,000,000,000,000 parameters"),
         (["--gradient", "1PB"], "--gradient 1PB: a model has 1 to 100,000,000,000,000 parameters"),
+        (["--gradient", "1e999GB"], "--gradient '1e999GB': that is more than any model has"),
         (["--gradient", "big"], "--gradient 'big': a number and its unit is needed, e.g. 1.3GB"),
         (["--parameters", "1M"], "name what is trained by one of --gradient, --parameters and --model"),
         (["--step-time", "0"], "--step-time 0: a local step takes more than 0 s"),
@@ -216,6 +225,11 @@ def test_what_cannot_be_is_one_line(changed: list[str], line: str, capsys: pytes
     assert main([*QUESTION, *changed]) == 2
     said = capsys.readouterr().err.strip()
     assert line in said and "\n" not in said
+
+
+def test_what_an_experiment_says_itself_is_not_asked_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "cifarnet", "--workers", "64"]) == 2
+    assert "--workers cannot go with an experiment file, which says so itself" in capsys.readouterr().err
 
 
 def test_a_size_says_nothing_of_how_long_a_gradient_takes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_runs import experiment
@@ -10,6 +12,7 @@ from small_runs import experiment
 from testbed.cli.command_line import main
 from testbed.errors import InputError
 from testbed.harness import sensitivity
+from testbed.harness.not_finite import Diverged
 from testbed.harness.sensitivity import AXES, Axis
 
 WAN = Axis("wan", "topology.wan_factor", (0.5, 1.0, 20.0), "WAN goodput")
@@ -28,6 +31,49 @@ def test_a_slower_wan_is_worth_more_to_who_sends_less(small_data: None, tmp_path
     assert again.equals(frame), "what was played is not played again"
     with pytest.raises(InputError, match="holds runs of another experiment; name another folder with --out"):
         sensitivity.play(experiment(systems=SYSTEMS), [WAN], 6, tmp_path, jobs=1)
+
+
+@pytest.mark.slow
+def test_it_goes_on_where_the_target_is_another_one_on_generated_data(small_data: None, tmp_path: Path) -> None:
+    it = experiment(systems=SYSTEMS, target={"loss": 1.9, "stand_in_loss": 2.2})
+    frame = sensitivity.play(it, [WAN], 4, tmp_path, jobs=1)
+    assert sensitivity.play(it, [WAN], 4, tmp_path, jobs=1).equals(frame)
+
+
+@pytest.mark.slow
+def test_nothing_is_mapped_with_the_sizes_of_a_run_that_diverged(small_data: None, tmp_path: Path) -> None:
+    """Neither at once nor when it goes on."""
+    it = experiment(systems={"baseline": {}, "fp16": {"rate": 1e6}})
+    for _ in range(2):
+        with pytest.raises(Diverged, match="fp16/seed-0"):
+            sensitivity.play(it, [WAN], 8, tmp_path, jobs=1)
+    assert not (tmp_path / WAN.name).exists()
+
+
+def test_batches_that_do_not_divide_are_left_out_and_it_is_said() -> None:
+    said: list[str] = []
+    six = experiment(topology={"workers_per_region": 3}, training={"batch_size": 48})
+    batch = Axis("batch", "training.batch_size", (32, 48, 64, 96), "batch")
+    assert sensitivity.fitting(six, [WAN, batch], said.append) == [WAN, replace(batch, values=(48, 96))]
+    assert said == ["left out: batch 32, 64, which the workers cannot share equally"]
+    with pytest.raises(InputError, match="--axes batch: the workers can share none"):
+        sensitivity.fitting(six, [replace(batch, values=(32,))], said.append)
+
+
+@pytest.mark.parametrize(
+    ("parts", "steps", "line"),
+    [
+        ({}, 1, "--steps 1: the second half of a run's steps counts; give at least 2"),
+        ({"compute": {"device": "measured"}}, 4, "compute.device: a timing-only run computes nothing"),
+    ],
+)
+def test_what_cannot_be_is_found_before_anything_is_played(
+    tmp_path: Path, parts: dict[str, Any], steps: int, line: str
+) -> None:
+    axes = [AXES[3], WAN]  # the first one has devices of its own
+    with pytest.raises(InputError, match=line):
+        sensitivity.play(experiment(systems=SYSTEMS, **parts), axes, steps, tmp_path, jobs=1)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("axis", AXES, ids=lambda axis: axis.name)
@@ -56,7 +102,7 @@ def test_the_command_draws_the_map(
     monkeypatch.chdir(tmp_path)
     few = ["--systems", "baseline,fp16", "--steps", "4"]
     command = ["sensitivity", "cifarnet", *few, "--set", "data.dataset=synthetic", "--set", "model.name=tiny", "--axes"]
-    assert main([*command, "rtt,device"]) == 0
+    assert main([*command, "rtt,device,rtt"]) == 0
     assert "sensitivity.png" in capsys.readouterr().out
     assert (tmp_path / "results" / "sensitivity" / "cifarnet" / "sensitivity.png").stat().st_size > 10_000
     table = (tmp_path / "results" / "sensitivity" / "cifarnet" / "sensitivity.md").read_text()

@@ -93,6 +93,25 @@ def test_a_series_ends_with_one_table_and_one_picture(
     assert (folder / "series.png").read_bytes() == picture
     assert main(["run", "--resume", str(folder)]) == 0  # nothing is left to do
     assert "series.png" in capsys.readouterr().out
+    other = folder / "workers_per_region=1-batch_size=8"
+    assert main(["plot", str(folder), str(other)]) == 2, "what stands beside a series is not passed over"
+    assert "the same run is given twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--set", "target.value=0.5", "--sweep", "target.metric=accuracy,acuracy"], "target.metric: data set 'synth"),
+        (["--timing-only", "--systems", "dgc", "--sweep", "training.batch_size=8,16"], "dgc: how large its messages"),
+    ],
+)
+def test_a_run_of_a_series_that_cannot_be_is_found_before_the_first(
+    small_data: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(toml(plain()))
+    assert main(["run", str(path), "--out", str(tmp_path / "out"), *arguments]) == 2
+    assert line in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 @pytest.mark.full
@@ -184,7 +203,7 @@ def test_stopping_stops_all_processes_and_says_how_to_go_on(tmp_path: Path, monk
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     [folder] = (tmp_path / "out" / "mine").iterdir()
-    assert f"testbed: error: stopped: 0 of 4 finished; resume with testbed run --resume {folder}" in output
+    assert f"testbed: error: stopped: 0 of 4 over; resume with testbed run --resume {folder}" in output
     assert "Traceback" not in output
     assert pd.read_csv(folder / "summary.csv")["status"].eq("interrupted").all()
 
@@ -263,7 +282,7 @@ def test_a_series_over_two_axes_is_stopped_resumed_compared_and_drawn(
     monkeypatch.setattr(Play, "run", stopped)
     assert main(["run", str(path), "--out", str(tmp_path / "out"), "--jobs", "1", *swept]) == 1
     [folder] = (tmp_path / "out" / "mine").iterdir()
-    said = f"5 of 16 finished; resume with testbed run --resume {folder}"
+    said = f"5 of 16 over; resume with testbed run --resume {folder}"
     out, error = capsys.readouterr()
     assert error.splitlines()[-1] == f"testbed: error: stopped: {said}" and said in out
     assert said in (folder / "summary.md").read_text() and "not started" not in out

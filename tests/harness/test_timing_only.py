@@ -10,7 +10,7 @@ from small_runs import EXCHANGING, each_system, experiment, start
 
 from testbed.cli.command_line import main
 from testbed.errors import InputError
-from testbed.experiment.sizes import Recorded, Stated
+from testbed.experiment.sizes import SIGNIFICANT, Recorded, Stated
 from testbed.record.reader import load
 from testbed.report.numbers.summary import read
 from testbed.report.page.html import write_page
@@ -106,6 +106,12 @@ def test_a_stated_part_of_float32_is_what_is_sent(small_data: None, tmp_path: Pa
 
 def test_updates_are_significant_as_often_as_stated() -> None:
     assert sum(Stated(0.1).significant("a/lps", step) for step in range(100)) == 10
+
+
+def test_after_the_end_of_a_record_updates_are_significant_when_they_were_in_it() -> None:
+    """Not never: a longer run would send nothing from there on."""
+    known = Recorded(Path(), 4, sizes={("a/lps", SIGNIFICANT): {1: (), 2: (), 5: ()}})
+    assert [step for step in range(12) if known.significant("a/lps", step)] == [1, 2, 5, 6, 9, 10]
 
 
 @pytest.mark.slow

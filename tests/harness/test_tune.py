@@ -125,8 +125,10 @@ def test_a_trial_that_diverges_is_the_worst_and_the_search_goes_on(
     """Whether its codec says so (fp16), or only its losses (the baseline, whose vectors travel as they are)."""
     it = small(systems={system: {}}, training={"steps": 12, "batch_size": 16})
     options = {"rate": 1e6, "momentum": 0.0}
-    tried = tune._play(tune.attempt(it, system, options, (100,), []), "virtual", tmp_path, system, options, [])
+    trial = tune.attempt(it, system, options, (100,), [])
+    tried = tune._play(trial, "virtual", tmp_path, system, options, [])
     assert tried.score == tune.NEVER and not tried.reached and "diverged" in tried.said
+    assert tune._play(trial, "virtual", tmp_path, system, options, []) == tried, "as well where it was stopped here"
 
 
 def test_damaged_trials_are_named(tmp_path: Path) -> None:
@@ -153,6 +155,16 @@ def test_what_is_reported_is_not_tuned_on(tmp_path: Path) -> None:
         tune.tune(small(), "virtual", Budget(2, (100, 1)), tmp_path, jobs=1)
     with pytest.raises(InputError, match=r"\[target\] names nothing to be reached"):
         tune.tune(small(target={}), "virtual", BUDGET, tmp_path, jobs=1)
+
+
+def test_a_folder_is_claimed_only_for_trials_that_can_be(tmp_path: Path) -> None:
+    """What is then asked for rightly was refused there."""
+    with pytest.raises(InputError, match="--seeds 100,100: a seed is named twice"):
+        tune.tune(small(), "virtual", Budget(2, (100, 100)), tmp_path / "twice", jobs=1)
+    tune._claim(tmp_path / "other", small(systems={"gaia": {}}), Budget(2, (101,)))
+    with pytest.raises(InputError, match="gaia: holds trials of another experiment or on other seeds"):
+        tune.tune(small(), "virtual", BUDGET, tmp_path / "other", jobs=1)
+    assert not (tmp_path / "twice").exists() and not (tmp_path / "other" / "baseline").exists()
 
 
 def test_a_folder_of_other_trials_is_not_taken_for_these(tmp_path: Path) -> None:

@@ -71,9 +71,11 @@ def load_all(paths: Sequence[str | Path]) -> list[Run]:
     Raises
     ------
     InputError
-        A path holds no run, or stands there twice.
+        A path holds no run, none of all has begun, or one stands there twice.
     """
     runs = [load(each) for path in paths for each in _runs_of(Path(path))]
+    if not runs:
+        raise InputError(f"{', '.join(map(str, paths)) or 'nothing'}: no run to compare; name one that has begun")
     if len({run.folder for run in runs}) < len(runs):
         raise InputError("the same run is given twice; name each run once")
     return runs

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from testbed.errors import InputError
 from testbed.record import series
-from testbed.record.info import DONE, FILE_NAME, ResultInfo, read_info
+from testbed.record.info import FILE_NAME, ResultInfo, read_info
 
 
 def of_run(folder: Path, systems: Iterable[str], seeds: Iterable[int]) -> str:
-    """ "3 of 9 finished; resume with testbed run --resume results/..."; "" where all are, or there is nothing to do.
+    """ "3 of 9 over; resume with testbed run --resume results/..."; "" where all are, or there is nothing to do.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def _is_done(play: Path) -> bool:
     if not (play / FILE_NAME).is_file():
         return False
     try:
-        return read_info(play, ResultInfo).status in DONE
+        return read_info(play, ResultInfo).nothing_left
     except InputError:  # damaged; its record is told about elsewhere
         return False
 
@@ -49,7 +49,7 @@ def _is_done(play: Path) -> bool:
 def _said(folder: Path, done: int, wanted: int) -> str:
     if done >= wanted:
         return ""
-    return f"{done} of {wanted} finished; resume with testbed run --resume {shown(folder)}"
+    return f"{done} of {wanted} over; resume with testbed run --resume {shown(folder)}"
 
 
 def to_resume(run: Path) -> Path:

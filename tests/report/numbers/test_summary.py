@@ -138,7 +138,7 @@ def test_a_mean_is_of_what_is_done_and_where_nothing_is_of_what_has_begun(make_r
     said = " ".join(caveats(run, frame))
     assert "Fewer than 50 steps" in said  # WeightGrad's 30, of which nothing better is there
     assert "Fewer than 50 steps" not in " ".join(caveats(run, frame[frame["system"] == "terngrad"]))
-    assert "3 of 6 finished" in said and "terngrad seed 1 is interrupted: 20 steps recorded" in said
+    assert "3 of 6 over" in said and "terngrad seed 1 is interrupted: 20 steps recorded" in said
 
 
 @pytest.mark.slow
