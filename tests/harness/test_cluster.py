@@ -210,9 +210,7 @@ def test_a_stopped_driver_is_resumed(folder: Path, home: dict[str, bytes], ray: 
     stopped = only(folder / "out")
     if number == signal.SIGINT:
         assert driver.returncode == 1
-        assert re.search(
-            rf"stopped: \d of 8 over; resume with testbed run --resume .*{stopped.name}$", said.strip()
-        )
+        assert re.search(rf"stopped: \d of 8 over; resume with testbed run --resume .*{stopped.name}$", said.strip())
     began = list(stopped.glob("*/*/seed-[0-9]/model.npz"))  # not one that was being unpacked
     assert 0 < len(began) < 8
     kept = {path: path.stat().st_mtime_ns for path in began}
