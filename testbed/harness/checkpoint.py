@@ -75,16 +75,11 @@ def ended(folder: Path) -> ResultInfo | None:
     """
     if (folder / info.FILE_NAME).is_file():
         found = info.read_info(folder, ResultInfo)
-        return found if _is_over(found) else None
+        return found if found.nothing_left else None
     events = folder / lines.FILE_NAME
     last = lines.last_event(events) if events.is_file() else None
     found = ResultInfo(status=last.how, error=last.error) if isinstance(last, RunEnded) else ResultInfo()
-    return found if _is_over(found) else None
-
-
-def _is_over(found: ResultInfo) -> bool:
-    """Whether it says that nothing is left to do; what diverged would do so again."""
-    return found.nothing_left
+    return found if found.nothing_left else None
 
 
 def write(folder: Path, clock: Clock, save: Callable[[Path], None], before_rename: Callable[[Path], None]) -> None:

@@ -219,7 +219,7 @@ class Crew:
             self._keep(member, number, stream)
         except OSError as error:
             with self._changed:
-                self._unkept = RunError(f"{self._log(member)}: {error.strerror}; nothing more is kept")
+                self._unkept = RunError(f"{self._log(member)}: {error.strerror}; make room and run it again")
                 self._changed.notify_all()
             while stream.readline(LINE_BYTES):
                 pass

@@ -40,6 +40,9 @@ MUST_AGREE = {
 # Parts of an experiment that may differ without a word: what is compared, and how the run was carried out.
 FREE = ("systems", "run", "title")
 NAMED = 4  # differing settings that are named; of more, the rest is counted
+BORROWED = (  # from another run's baseline, where a run has none
+    *("compression", "speedup_vs_baseline", "speedup_resolution", "speedup_to_accuracy", "accuracy_resolution"),
+)
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,13 @@ def compare(
     frame = relate(frame, by=("run", "seed"))
     if not differing:
         borrowed = relate(frame, by=("fabric", "seed"))
-        for column in ("compression", "speedup_vs_baseline", "speedup_to_accuracy", "speedup_resolution"):
+        for column in (
+            "compression",
+            "speedup_vs_baseline",
+            "speedup_to_accuracy",
+            "speedup_resolution",
+            "accuracy_resolution",
+        ):
             frame[column] = frame[column].where(_has(frame, BASELINE), borrowed[column])
     for system in over:
         frame = _over(frame, system, borrow=not differing)

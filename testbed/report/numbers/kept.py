@@ -89,8 +89,8 @@ def _steps(row: Mapping[str, str]) -> tuple[float, float]:
     """NaN where the target was not reached; half of what lies between two tests is open."""
     if not row["steps_to_target"]:
         return nan, 0.0
-    between_s = float(row.get("resolution_s") or 0.0)
-    return float(row["steps_to_target"]), between_s / float(row["time_to_target_s"]) / 2 if between_s else 0.0
+    between_s, time_s = (float(row.get(name) or 0.0) for name in ("resolution_s", "time_to_target_s"))
+    return float(row["steps_to_target"]), between_s / time_s / 2 if time_s else 0.0
 
 
 def _ratio(steps: Steps, system: str, seeds: set[int]) -> dict[str, float | None] | None:

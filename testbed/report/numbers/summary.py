@@ -25,6 +25,8 @@ mean_lan_s, mean_wan_s         what the messages that the step waited for spent 
 mean_waiting_s                 the rest, where all of these were recorded: servers' computing, slower workers, guards
 time_to_accuracy_s             when a test of the result was first as good as the target accuracy, or other metric, asks
 speedup_to_accuracy            baseline's time_to_accuracy_s / this system's, same seed
+accuracy_resolution_s          as resolution_s, of time_to_accuracy_s; and
+accuracy_resolution            as speedup_resolution, of speedup_to_accuracy
 wan_bytes_to_target            WAN bytes up to time_to_target_s
 egress_usd                     price of the WAN bytes (`numbers.prices`); empty where a pair of regions has none
 accuracy_full, accuracy_quantized, accuracy_ema    last test accuracy of each model
@@ -66,6 +68,7 @@ COLUMNS = (
     *("time_to_accuracy_s", "speedup_to_accuracy", "wan_bytes_to_target", "egress_usd"),
     *("accuracy_full", "accuracy_quantized", "accuracy_ema", "model", "data", "profile", "compute", "dilation"),
     *("metric", "final_metric", "step_speedup", "timing_only", "exchanged"),
+    *("accuracy_resolution_s", "accuracy_resolution"),
 )
 METRICS = (
     *("steps", "final_loss", "final_accuracy", "time_s", "time_to_target_s", "wan_bytes", "lan_bytes"),
@@ -74,6 +77,7 @@ METRICS = (
     *("time_to_accuracy_s", "speedup_to_accuracy", "wan_bytes_to_target", "egress_usd"),
     *("accuracy_full", "accuracy_quantized", "accuracy_ema", "final_metric"),
     *("resolution_s", "speedup_resolution", "accuracy_vs_baseline", "step_speedup"),
+    *("accuracy_resolution_s", "accuracy_resolution"),
 )
 RATIOS = ("compression", "speedup_vs_baseline", "speedup_to_accuracy", "step_speedup")  # and any speedup_over_<system>
 SPENT = ("compute", "codec", "lan", "wan", "waiting")  # where a step's time went: mean_<name>_s
@@ -140,7 +144,8 @@ def _measure(result: Result, target: Target, metric: str) -> dict[str, Any]:
         row["mean_waiting_s"] = np.maximum(row["mean_step_s"] - spent_s, 0.0)
     by_loss = reached.by_loss(steps, probes, target)
     by_test = reached.by_test(tests[tests["model"] == result_model], probes, target)
-    row["time_to_accuracy_s"] = by_test.time_s if by_test else np.nan
+    if by_test is not None:
+        row |= {"time_to_accuracy_s": by_test.time_s, "accuracy_resolution_s": by_test.resolution_s}
     first = by_loss if target.loss is not None else by_test
     if first is not None:
         row |= {"time_to_target_s": first.time_s, "steps_to_target": first.step, "resolution_s": first.resolution_s}
@@ -209,16 +214,21 @@ def relate(frame: pd.DataFrame, by: Sequence[str] = ("seed",)) -> pd.DataFrame:
         compression=ratio(times, "wan_per_step", BASELINE, by),
         step_speedup=ratio(times, "mean_step_s", BASELINE, by),
         speedup_to_accuracy=ratio(times, "time_to_accuracy_s", BASELINE, by),
+        accuracy_resolution=_open(times, "time_to_accuracy_s", "accuracy_resolution_s", BASELINE, by),
         accuracy_vs_baseline=frame["final_accuracy"] - of_system(frame, "final_accuracy", BASELINE, by),
     )
 
 
 def relate_to(frame: pd.DataFrame, over: str, by: Sequence[str] = ("seed",)) -> pd.DataFrame:
     """Fill `speedup_over_<over>` and its resolution: each row against that system's with the same `by`."""
-    metric = speedup_metric(over)
-    own = frame.assign(own=frame["resolution_s"] / frame["time_to_target_s"] / 2)
-    resolution = own["own"].to_numpy() + of_system(own, "own", over, by)
+    metric, resolution = speedup_metric(over), _open(frame, "time_to_target_s", "resolution_s", over, by)
     return frame.assign(**{metric: ratio(frame, "time_to_target_s", over, by), resolution_column(metric): resolution})
+
+
+def _open(frame: pd.DataFrame, time: str, resolution: str, over: str, by: Sequence[str]) -> np.ndarray:
+    """By what part a ratio of two such times may be off: half of each one's resolution against it."""
+    own = frame.assign(own=frame[resolution] / frame[time] / 2)
+    return own["own"].to_numpy() + of_system(own, "own", over, by)
 
 
 def speedup_metric(over: str) -> str:
@@ -237,10 +247,10 @@ def reference(metric: str) -> str:
 
 
 def resolution_column(metric: str) -> str:
-    """The column with the part by which a speedup to the target may be off; of other ratios there is no such column."""
-    if metric == "speedup_vs_baseline":
-        return "speedup_resolution"
-    return metric.replace("speedup_over_", "resolution_over_") if metric.startswith("speedup_over_") else ""
+    """The column with the part by which a speedup to a target may be off; "" for other ratios."""
+    if metric.startswith("speedup_over_"):
+        return metric.replace("speedup_over_", "resolution_over_", 1)
+    return {"speedup_vs_baseline": "speedup_resolution", "speedup_to_accuracy": "accuracy_resolution"}.get(metric, "")
 
 
 def ratio(frame: pd.DataFrame, metric: str, over: str, by: Sequence[str] = ("seed",)) -> np.ndarray:

@@ -118,7 +118,12 @@ def related(times_s: dict[str, list[float]], resolution_s: float = 0.0) -> pd.Da
         for seed, time_s in enumerate(each)
     ]
     frame = pd.DataFrame(rows).assign(
-        wan_bytes=1, steps=1, mean_step_s=1.0, time_to_accuracy_s=np.nan, final_accuracy=0.5
+        wan_bytes=1,
+        steps=1,
+        mean_step_s=1.0,
+        time_to_accuracy_s=np.nan,
+        final_accuracy=0.5,
+        accuracy_resolution_s=np.nan,
     )
     return relate(frame)
 
@@ -142,6 +147,12 @@ def test_an_interval_holds_what_lies_between_two_tests() -> None:
     same = aggregate(frame, metrics=["speedup_vs_baseline"]).iloc[1]
     assert same["speedup_vs_baseline_low"] == pytest.approx(np.exp(-0.1))
     assert same["speedup_vs_baseline_high"] == pytest.approx(np.exp(0.1))
+
+
+def test_so_does_that_of_a_speedup_to_a_second_target() -> None:
+    frame = related({"baseline": [20.0] * 3, "same": [20.0] * 3})
+    both = relate(frame.assign(time_to_accuracy_s=40.0, accuracy_resolution_s=8.0))
+    assert aggregate(both, metrics=["speedup_to_accuracy"])["speedup_to_accuracy_high"][1] == pytest.approx(np.exp(0.2))
 
 
 def test_so_does_that_over_any_other_system_and_not_that_over_itself() -> None:
