@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,6 +83,16 @@ def test_a_slower_system_is_called_later(make_run: MakeRun) -> None:
     frame = summarize(run).assign(speedup_vs_baseline=[1.0, 0.5, 4.0], compression=[1.0, 0.25, 2.0])
     assert "2.00× later than baseline" in headlines(run, frame)[0]
     assert "4.00× more WAN bytes" in headlines(run, frame)[0]
+
+
+def test_how_much_later_has_its_interval_the_same_way_round(make_run: MakeRun) -> None:
+    run = load(make_run(seeds=(0, 1, 2)))
+    frame = summarize(run)
+    slow = frame["system"] == "terngrad"
+    frame.loc[slow, "speedup_vs_baseline"] = [0.25, 0.5, 0.25]
+    sentence = next(each for each in headlines(run, frame) if "later than baseline" in each)
+    low, high = (float(end) for end in re.findall(r"interval ([\d.]+)× to ([\d.]+)×", sentence)[0])
+    assert low < 3.17 < high and "3.17× later" in sentence
 
 
 def test_a_target_that_was_not_reached_is_never_a_number(make_run: MakeRun) -> None:

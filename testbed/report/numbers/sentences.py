@@ -207,6 +207,7 @@ def _speed(record: dict[str, Any], base: dict[str, Any], target: Target) -> str:
     if is_missing(speedup):
         return f"reaches {target} in {duration(mine)}; baseline did not reach it, so there is no speedup"
     low, high = record["speedup_vs_baseline_low"], record["speedup_vs_baseline_high"]
+    low, high = (low, high) if speedup >= 1 else (1 / high, 1 / low)  # as the figure is told
     interval = "" if is_missing(low) else f" (95 % interval {times(low)} to {times(high)})"
     against = f"{duration(mine)} against {duration(theirs)}"
     return f"reaches {target} {_ratio(speedup, 'sooner', 'later')} than baseline{interval}, {against}"
