@@ -77,7 +77,6 @@ METRICS = (
     *("time_to_accuracy_s", "speedup_to_accuracy", "wan_bytes_to_target", "egress_usd"),
     *("accuracy_full", "accuracy_quantized", "accuracy_ema", "final_metric"),
     *("resolution_s", "speedup_resolution", "accuracy_vs_baseline", "step_speedup"),
-    *("accuracy_resolution_s", "accuracy_resolution"),
 )
 RATIOS = ("compression", "speedup_vs_baseline", "speedup_to_accuracy", "step_speedup")  # and any speedup_over_<system>
 SPENT = ("compute", "codec", "lan", "wan", "waiting")  # where a step's time went: mean_<name>_s
@@ -121,7 +120,8 @@ def measure(run: Run, target: Target | None = None) -> pd.DataFrame:
     }
     rows = [{**_measure(result, target, info.metric.name), **shared} for result in run.results]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    numbers = {name: "float64" for name in METRICS} | {name: "Int64" for name in _INTEGERS}
+    names = (*METRICS, "accuracy_resolution_s", "accuracy_resolution")
+    numbers = dict.fromkeys(names, "float64") | dict.fromkeys(_INTEGERS, "Int64")
     return frame.astype(numbers | {"seed": "int64", "steps": "int64"})
 
 
