@@ -131,7 +131,8 @@ def test_copies_that_meet_on_a_device_learn_what_they_do_on_the_cpu(
 def test_a_meeting_waits_for_the_sizes_of_sparse_messages_alone(
     small_data: None, system: str, options: dict[str, Any]
 ) -> None:
-    found = count(experiment(systems={system: options}, training={"steps": 12}), system, STEPS)
+    apart = (2, 4, 6, 10)  # by then regions have computed each by itself, which is checked once
+    found = count(experiment(systems={system: options}, training={"steps": 14}), system, STEPS, apart)
     sparse = 2 / 2 if system == "sparseloco" else 0  # a message of each region every other step
     assert found.waits <= READS + sparse, found.waits_at
 

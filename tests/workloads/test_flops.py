@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from copy import deepcopy
 
 import pytest
 import torch
@@ -62,7 +63,9 @@ class Queries(nn.Module):
 @pytest.mark.parametrize("name", NETS)
 def test_it_is_what_torchs_own_counter_says_of_a_pass_in_training(name: str, where: str) -> None:
     net, inputs = NETS[name]
-    net = (Queries(net) if isinstance(net, nn.MultiheadAttention) else net).to(where)
+    net = deepcopy(Queries(net) if isinstance(net, nn.MultiheadAttention) else net).to(
+        where
+    )  # in place, as modules are
     with FlopCounterMode(display=False) as counter:
         net.train()(inputs.to(where))
     assert forward_flops(net, inputs.to(where)) == counter.get_total_flops() > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -40,8 +41,12 @@ class StepCounts:
     waits_at: dict[str, float]
 
 
-def count(experiment: Experiment, system: str, steps: int = 3) -> StepCounts:
-    """Play `steps` steps of a system, after some to warm up, and count; losses are read after the last one."""
+def count(experiment: Experiment, system: str, steps: int = 3, warm_up: Sequence[int] = WARM_UP) -> StepCounts:
+    """Play `steps` steps of a system, after some to warm up, and count; losses are read after the last one.
+
+    Where regions come apart later than in `warm_up`, the first gradients of each by itself are checked among the
+    steps that count.
+    """
     kind = FABRICS[virtual()]
     experiment = experiment.on(kind.device)
     with standin() as counts, TemporaryDirectory() as folder, threads(1):
@@ -51,11 +56,11 @@ def count(experiment: Experiment, system: str, steps: int = 3) -> StepCounts:
             held = Held(lambda event: None)
             fabric.record = held
             fabric.begin(system, experiment.run.seeds[0], Path(folder), 0.0, None)
-            for stop_at in WARM_UP:
+            for stop_at in warm_up:
                 fabric.segment(stop_at)
             held.release()
             before = deepcopy(counts)
-            fabric.segment(WARM_UP[-1] + steps)
+            fabric.segment(warm_up[-1] + steps)
             held.release()
             after = deepcopy(counts)
         workers = len(experiment.roles_of(system).workers)

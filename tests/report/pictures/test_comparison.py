@@ -108,7 +108,7 @@ def test_a_seed_that_was_stopped_or_has_not_begun_changes_no_line_and_no_bar(mak
     assert texts(other.axes[2])[1] != texts(whole.axes[2])[1]  # a whole third seed does change the bar
     line = part.axes[0].lines[1].get_xydata()
     assert np.array_equal(line, whole.axes[0].lines[1].get_xydata(), equal_nan=True) and line[-1][0] == 120
-    assert "5 of 9 over" in heading(part)
+    assert "5 of 9 finished" in heading(part)
 
 
 def test_without_a_baseline_the_times_are_drawn(make_run: MakeRun) -> None:
