@@ -23,27 +23,29 @@ UNITS = {"K": 10**3, "M": 10**6, "G": 10**9}
 
 def add(commands: Commands) -> None:
     """Add the sub-command."""
-    bench = commands.add("bench", _bench, "time the codecs against a copy of the same array", EPILOG)
-    bench.add_argument(
-        "what",
-        choices=("codecs", "costs", "gpu"),
-        help="codecs; what modelled devices charge for them; or all there is to check and to time on a GPU",
-    )
-    bench.add_argument("--sizes", type=_sizes, default=(10**6, 10**7), metavar="1M,10M", help="elements (1M,10M)")
-    bench.add_argument("--threads", type=_sizes, default=(1, 2), metavar="1,2", help="threads of a codec (1,2)")
-    bench.add_argument("--rounds", type=_size, default=9, metavar="N", help="interleaved rounds (9)")
-    bench.add_argument("--only", action="append", default=[], metavar="CODEC", help="this codec only; may be repeated")
-    bench.add_argument("--plugin", action="append", default=[], metavar="FILE", help="Python with a codec of your own")
-    bench.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
-    bench.add_argument("--toml", type=Path, metavar="FILE", help="of costs: write the table")
-    bench.add_argument("--budget", type=_seconds, default=480.0, metavar="8m", help="of gpu: time for all of it (8m)")
-    bench.add_argument("--device", default="cuda", help="of gpu: which one (cuda)")
-    bench.add_argument("--part", action="append", default=[], help="of gpu: this part only; may be repeated")
-    bench.add_argument("--out", type=Path, default=Path("results/gpu"), metavar="DIR", help="of gpu (results/gpu)")
-    bench.add_argument(
-        "--write-losses", type=Path, metavar="FILE", help="of gpu: train on the CPU, and keep the losses"
-    )
-    bench.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures to a PNG")
+    benches = commands.group("bench", "time codecs, what they are charged, or a GPU", EPILOG)
+    codecs = benches.add("codecs", _codecs, "time the codecs against a copy of the same array", EPILOG)
+    codecs.add_argument("--sizes", type=_sizes, default=(10**6, 10**7), metavar="1M,10M", help="elements (1M,10M)")
+    codecs.add_argument("--threads", type=_sizes, default=(1, 2), metavar="1,2", help="threads of a codec (1,2)")
+    _add_rounds(codecs)
+    codecs.add_argument("--only", action="append", default=[], metavar="CODEC", help="this one only; may be repeated")
+    codecs.add_argument("--plugin", action="append", default=[], metavar="FILE", help="Python with a codec of your own")
+    codecs.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    codecs.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures to a PNG")
+    costs = benches.add("costs", _costs, "time what modelled devices charge for codecs, in copies of a vector", EPILOG)
+    costs.add_argument("--size", type=_size, default=10**7, metavar="10M", help="elements of the vector (10M)")
+    _add_rounds(costs)
+    costs.add_argument("--toml", type=Path, metavar="FILE", help="write the table")
+    gpu = benches.add("gpu", _gpu, "check and time all there is on a GPU", EPILOG)
+    gpu.add_argument("--budget", type=_seconds, default=480.0, metavar="8m", help="time for all of it (8m)")
+    gpu.add_argument("--device", default="cuda", help="which one (cuda)")
+    gpu.add_argument("--part", action="append", default=[], help="this part only; may be repeated")
+    gpu.add_argument("--out", type=Path, default=Path("results/gpu"), metavar="DIR", help="(results/gpu)")
+    gpu.add_argument("--write-losses", type=Path, metavar="FILE", help="train on the CPU, and keep the losses")
+
+
+def _add_rounds(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=_size, default=9, metavar="N", help="interleaved rounds (9)")
 
 
 def _size(text: str) -> int:
@@ -80,17 +82,13 @@ def _gpu(options: argparse.Namespace) -> int:
     return 0 if bench.run(plan) else 1
 
 
-def _bench(options: argparse.Namespace) -> int:
-    if options.what == "gpu":
-        return _gpu(options)
+def _codecs(options: argparse.Namespace) -> int:
     from testbed import plugins
     from testbed.cli import codec_bench as bench
     from testbed.record.info import environment
     from testbed.report.numbers.tables import markdown_table
 
     plugins.load(options.plugin)
-    if options.what == "costs":
-        return _costs(options)
     figures = bench.measure(bench.codecs_named(options.only), options.sizes, options.threads, options.rounds)
     print(markdown_table(*bench.table(figures)))
     if options.json:
@@ -106,7 +104,7 @@ def _costs(options: argparse.Namespace) -> int:
     from testbed.record.info import environment
     from testbed.report.numbers.tables import markdown_table
 
-    size, machine = options.sizes[-1], environment()
+    size, machine = options.size, environment()
     table = cost_bench.measure(size, options.rounds)
     cells = [[name, *(f"{getattr(row, key):g}" for key in row.__struct_fields__)] for name, row in table.items()]
     print(markdown_table(["in copies of the vector", *Cost.__struct_fields__], cells))

@@ -72,7 +72,7 @@ def measure(elements: int, rounds: int) -> dict[str, Cost]:
         They are fewer than `LEAST`.
     """
     if elements < LEAST:
-        raise InputError(f"--sizes {elements}: the costs are timed on vectors of at least {LEAST:,} elements, e.g. 1M")
+        raise InputError(f"--size {elements}: the costs are timed on vectors of at least {LEAST:,} elements, e.g. 1M")
     vector = torch.randn(-(-elements // WIDTH) * WIDTH, generator=torch.Generator().manual_seed(0))
     with assembly.threads(1):
         subjects = [*_codecs(vector), _transform(vector), *_sums(vector), *_factors(vector)]

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from testbed.harness.cluster import Cluster
 
 RUN = "results/cifarnet/20260101-120000-virtual"  # in examples
+# Options that are a key's own, where a command has them.
+SHORT = {
+    "--fabric": "run.fabric",
+    "--seeds": "run.seeds",
+    "--trace": "topology.trace",
+    "--sizes": "compute.sizes",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -154,9 +161,13 @@ def points(
 
     settings, axes = load.parse_changes(options.settings), sweeps.parse(getattr(options, "sweep", ()))
     more = faults(options) if hasattr(options, "faults") else ()
-    by = dict.fromkeys(settings, "--set") | {key: "--sweep" for axis in axes for key in axis}
-    if getattr(options, "sizes", None):
-        by["compute.sizes"] = "--sizes"
+    ways = {"--set": [*settings], "--sweep": [key for axis in axes for key in axis]}
+    ways |= {option: [key] for option, key in SHORT.items() if getattr(options, option[2:], None)}
+    by: dict[str, str] = {}
+    for option, keys in ways.items():
+        for key in keys:
+            if by.setdefault(key, option) != option:
+                raise InputError(f"{key} is given by {by[key]} and by {option}: which of them?")
     asked = {**settings, **(changes or {})}
     return load.load(options.file, asked, options.scale, options.systems, seeds, options.plugin, more, axes, by)
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Sequence
 from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,9 +121,11 @@ def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, Cand
             left_out = plans.LeftOut(rings=plans.too_long(known, len(options.regions) * options.workers))
         wanted = options.systems or tuple(name for name in known if name not in left_out.rings)
         systems = {name: known[name].options | _of(known, name) if name in known else {} for name in wanted}
+        model = _model(options)
         data = {
             "topology": _topology(options),
-            "model": _model(options),
+            "model": model,
+            "data": {"dataset": _dataset(model, options.plugin)},
             "training": {"steps": 1_000_000, "batch_size": options.batch or len(options.regions) * options.workers},
             "compute": {"device": "h100"},
             "systems": systems,
@@ -205,6 +208,18 @@ def _model(options: argparse.Namespace) -> dict[str, Any]:
     if parameters >= 1000 * options.workers:  # a few more, so that rings have chunks of one length and play in a moment
         parameters += -parameters % options.workers
     return {"name": "vector", "parameters": parameters}
+
+
+def _dataset(model: dict[str, Any], plugins: Sequence[str]) -> str:
+    """One whose examples the model takes: it is not opened, but a model has as many outputs as it has classes."""
+    import msgspec
+
+    from testbed import plugins as plugin
+    from testbed.workloads import workload
+    from testbed.workloads.models import base as models
+
+    plugin.load(plugins)
+    return workload.datasets_for(msgspec.convert(model, models.kind_of(model)))[0]
 
 
 def _number(text: str, option: str, bytes_: bool) -> float:

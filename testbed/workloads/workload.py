@@ -132,11 +132,23 @@ def check_fits(model: Model, data: Data) -> None:
     if takes is None or gives is None or fits(gives, takes):
         return
     models = [name for name, spec in MODELS.items() if isinstance(spec.input, tuple) and fits(gives, spec.input)]
-    datasets = [name for name, spec in DATASETS.items() if spec.input is not None and fits(spec.input, takes)]
     raise InputError(
-        f"model '{model.name}' takes {size_text(takes)} images, data set '{data.dataset}' has {size_text(gives)}; "
-        f"data sets for the model: {', '.join(datasets)}; models for the data set: {', '.join(models)}"
+        f"model '{model.name}' takes examples of {size_text(takes)}, data set '{data.dataset}' has {size_text(gives)}; "
+        f"data sets for the model: {', '.join(datasets_for(model))}; models for the data set: {', '.join(models)}"
     )
+
+
+def datasets_for(model: Model) -> list[str]:
+    """Names of the data sets whose examples a model takes, as far as that is known without opening them.
+
+    The default one is first where it is among them; where none is known to fit, those that say only once they are
+    opened what their examples are.
+    """
+    takes = model.input
+    sizes = {name: spec.input for name, spec in DATASETS.items()}
+    fitting = [name for name, gives in sizes.items() if takes is None or (gives is not None and fits(gives, takes))]
+    found = fitting or [name for name, gives in sizes.items() if gives is None]
+    return sorted(found, key=lambda name: name != Data().dataset)
 
 
 def parameter_count_of(experiment: Mapping[str, Any]) -> int:

@@ -238,6 +238,14 @@ def test_a_size_says_nothing_of_how_long_a_gradient_takes(capsys: pytest.Capture
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model", ["lenet", "gpt"])
+def test_a_model_of_other_data_than_the_default_is_planned(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rest = [word for word in QUESTION[1:] if word not in ("--gradient", "1.3GB")]
+    assert main(["plan", "--model", model, *rest, "--systems", "baseline,fp16"]) == 0
+    assert capsys.readouterr().out.startswith(model)
+
+
+@pytest.mark.slow
 def test_of_one_region_there_is_no_wan_to_wait_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*QUESTION, "--regions", "us-west-1", "--workers", "2", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

@@ -223,9 +223,10 @@ def test_a_model_takes_images_of_its_size_or_larger(model: str, dataset: str) ->
 @pytest.mark.parametrize(
     ("model", "dataset", "message"),
     [
-        ("lenet", "cifar10", "'lenet' takes 1x28x28 images, data set 'cifar10' has 3x32x32"),
+        ("lenet", "cifar10", "'lenet' takes examples of 1x28x28, data set 'cifar10' has 3x32x32"),
         ("cifarnet", "mnist", "data set 'mnist' has 1x28x28; .*; models for the data set: fc, lenet$"),
         ("nin", "tiny-imagenet-32", "data sets for the model: imagenet;"),
+        ("gpt", "cifar10", "'gpt' takes examples of 128, .*; data sets for the model: text;"),
         ("lenet", "cifar", "unknown data set 'cifar'; did you mean 'cifar10'"),
         ("lennet", "mnist", "unknown model 'lennet'; did you mean 'lenet'"),
     ],
