@@ -22,6 +22,7 @@ def begun(option: tuple[str, ...], folder: Path, *arguments: str) -> subprocess.
     return subprocess.Popen(line, cwd=folder, env=given, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_run_is_the_same_without_assertions(tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(toml(plain(training={"steps": 3}, systems={"terngrad": {}})))

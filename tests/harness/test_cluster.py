@@ -169,6 +169,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return recorded(only(folder / "out"))
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_sweep_gives_the_bits_of_home(folder: Path, home: dict[str, bytes], ray: Any) -> None:
     """Plug-in and profile travel with it; no file of a node is left in the records."""

@@ -72,6 +72,7 @@ def test_a_record_that_diverged_and_stopped_there_goes_on_with_the_rest(
     session.ready(folder, jobs=1)()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_in_processes_of_their_own_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TESTBED_DATA", str(tmp_path / "data"))  # the whole stand-in: other processes read it, too
