@@ -12,6 +12,7 @@ from testbed.report.looks import look
 from testbed.report.numbers import progress, why
 from testbed.report.numbers.asked import Target, data_name, experiment_of, flat, is_modelled, model_name, timing_only
 from testbed.report.numbers.disturbed import never_met
+from testbed.report.numbers.reached import LEAST
 from testbed.report.numbers.summary import BASELINE, FINAL_STEPS, aggregate, counted, relate_to, speedup_metric
 from testbed.report.numbers.wording import NO_EXCHANGE, duration, is_missing, percent, times
 from testbed.workloads import Data
@@ -58,8 +59,13 @@ def _shards(data: Data) -> str:
 
 def judged(info: RunInfo) -> str:
     """What losses are told by: tests of the reported model every so many steps, or a mean of the workers' losses."""
-    every = dict(flat(info.experiment)).get("run.probe_steps")  # a record from before there was such a key has none
+    every = tested_every(info)
     return f"tested every {every} steps" if every else f"mean of {Target.of(info).window} steps"
+
+
+def tested_every(info: RunInfo) -> int:
+    """Steps between two tests that judge the target; 0 where none do: a record from before there was such a key."""
+    return int(dict(flat(info.experiment)).get("run.probe_steps") or 0)
 
 
 def caveats(run: Run, frame: pd.DataFrame) -> list[str]:
@@ -83,9 +89,22 @@ def caveats(run: Run, frame: pd.DataFrame) -> list[str]:
     said += never_met(run)
     if trained and counted(frame)["steps"].between(1, FINAL_STEPS - 1).any():
         said.append(f"Fewer than {FINAL_STEPS} steps: the final loss is the mean of all of them.")
+    said += few_tests(run, frame)
     if len(frame) and BASELINE not in set(frame["system"]):
         said.append("No baseline in this run: speedup and compression have nothing to be measured against.")
     return [*said, *late_frames(run), *run.info.notes]
+
+
+def few_tests(run: Run, frame: pd.DataFrame) -> list[str]:
+    """That a target which was not reached may have been, in steps of which too few tests tell; else nothing."""
+    every = tested_every(run.info)
+    asked = every and Target.of(run.info).stated and frame["time_to_target_s"].isna().any()
+    if not asked or frame["steps"].max() >= 2 * LEAST * every:
+        return []
+    return [
+        f"The target is judged by the mean of {LEAST} tests, which are {every} steps apart: too few for so short a run, "
+        f"whose last {(LEAST - 1) * every // 2} steps are not judged. A lower run.probe_steps tells more."
+    ]
 
 
 def late_frames(run: Run) -> list[str]:
