@@ -102,7 +102,7 @@ def few_tests(run: Run, frame: pd.DataFrame) -> list[str]:
     if not asked or frame["steps"].max() >= 2 * LEAST * every:
         return []
     return [
-        f"The target is judged by the mean of {LEAST} tests, which are {every} steps apart: too few for so short a run, "
+        f"The target is judged by the mean of {LEAST} tests, {every} steps apart: too few for so short a run, "
         f"whose last {(LEAST - 1) * every // 2} steps are not judged. A lower run.probe_steps tells more."
     ]
 
