@@ -99,11 +99,13 @@ def few_tests(run: Run, frame: pd.DataFrame) -> list[str]:
     """That a target which was not reached may have been, in steps of which too few tests tell; else nothing."""
     every = tested_every(run.info)
     asked = every and Target.of(run.info).stated and frame["time_to_target_s"].isna().any()
-    if not asked or frame["steps"].max() >= 2 * LEAST * every:
+    longest = int(frame["steps"].max()) if asked else 0
+    if not asked or longest >= 2 * LEAST * every:
         return []
+    after = min((LEAST - 1) * every, longest) // 2  # a mean stands for the middle of its tests
     return [
         f"The target is judged by the mean of {LEAST} tests, {every} steps apart: too few for so short a run, "
-        f"whose last {(LEAST - 1) * every // 2} steps are not judged. A lower run.probe_steps tells more."
+        f"whose last {after} steps are not judged. A lower run.probe_steps tells more."
     ]
 
 
