@@ -7,7 +7,8 @@ Four stages, each of which goes on where it was stopped:
 
 1. Systems are tuned alike on the workload's file (`testbed tune`; `--trials 0` takes the file as it stands).
 2. Every system is played on the file's own network and device until the target is reached, which tells how many steps
-   it needs, seed by seed. What averages every so many steps, a period that a slow network or a fast device would have
+   it needs, seed by seed; once more for networks of more regions, on the first of them: the more parts a batch is in,
+   the more steps do those need whose workers train each by itself. What averages every so many steps, a period that a slow network or a fast device would have
    longer than it was tuned for here, is played with `LONGER` ones beside its own, each as one more system. Of those
    that go by the network (`OVERLAPS`) the steps depend on it, and they are played in every cell.
 3. In every cell all others are timed (`--timing-only`, with the sizes that stage 2 recorded): their time to the target
@@ -152,6 +153,11 @@ def period_of(experiment: Any, system: str) -> int:
     return int(getattr(experiment.systems[system], "local_steps", 0))
 
 
+def region_count(profile: str) -> int:
+    """Regions with workers."""
+    return len(PROFILES[profile][0])
+
+
 def cell(profile: str, device: str) -> list[str]:
     """A network and a device, on the command line."""
     regions, server = PROFILES[profile]
@@ -171,7 +177,7 @@ def length(steps: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Base:
-    """What is known of a workload's others: their file, their runs on its own network, the steps that each seed took.
+    """What is known of a workload's others in so many regions: their file, their runs, the steps that each seed took.
 
     `needed`: those steps, between two of them where the tests say so, and `resolution`, the part by which they may be
     off. `periods`: after how many steps each averages, 0 for those that say nothing of the kind. `overlapping`: those
@@ -185,23 +191,27 @@ class Base:
     overlapping: Sequence[str]
 
     @classmethod
-    def of(cls, plan: Plan, workload: str) -> Base:
-        """Play it, or read it."""
+    def of(cls, plan: Plan, workload: str, profile: str) -> Base:
+        """Play it, or read it: on the file's own network, or where this one has another number of regions on this."""
         experiment = tuned(plan, workload)
         known = load(experiment)[0].experiment
         others = [name for name in known.systems if name not in OVERLAPS]
-        seeds = ["--seeds", ",".join(plan.seeds)]
-        run = played(plan, plan.records / workload / "base", experiment, "--systems", ",".join(others), *seeds)
+        chosen = ["--systems", ",".join(others), "--seeds", ",".join(plan.seeds)]
+        folder, where = "base", []
+        if (count := region_count(profile)) != len(known.topology.regions):
+            folder, where = f"base-{count}-regions", cell(profile, known.compute.device)
+        run = played(plan, plan.records / workload / folder, experiment, *chosen, *where)
         periods = {name: period_of(known, name) for name in others}
         return cls(experiment, run, steps_needed(run), periods, [name for name in known.systems if name in OVERLAPS])
 
 
 def measured(plan: Plan, workload: str) -> list[pd.DataFrame]:
     """Every system and seed in every cell: `steps`, `target_s`, `held_s` and `waiting`, of a step."""
-    base = Base.of(plan, workload)
+    firsts = {region_count(profile): profile for profile in reversed(plan.profiles)}
+    bases = {count: Base.of(plan, workload, profile) for count, profile in firsts.items()}
     cells = [(profile, device) for device in plan.devices for profile in plan.profiles]  # slow devices need fewer steps
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # a cell's plays take one core, one after the other
-        frames = pool.map(lambda each: in_cell(plan, workload, base, *each), cells)
+        frames = pool.map(lambda each: in_cell(plan, workload, bases[region_count(each[0])], *each), cells)
         return [
             frame.assign(workload=workload, profile=profile, device=device)
             for (profile, device), frame in zip(cells, frames, strict=True)

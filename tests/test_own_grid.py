@@ -96,6 +96,22 @@ def test_where_nobody_arrives_nothing_is_said(cells: pd.DataFrame, tmp_path: Pat
     assert (tmp_path / "grid.png").stat().st_size > 5000
 
 
+def test_others_are_played_with_as_many_regions_as_a_cell_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch in more parts takes those more steps whose workers train each by itself."""
+    asked: dict[str, tuple[str, ...]] = {}
+    scope = GRID["main"].__globals__
+    monkeypatch.setitem(scope, "tuned", lambda plan, workload: str(GRID["find"](workload)))
+    monkeypatch.setitem(scope, "played", lambda plan, folder, file, *words: asked.update({folder.name: words}))
+    monkeypatch.setitem(scope, "steps_needed", lambda run: pd.DataFrame())
+    monkeypatch.setitem(scope, "in_cell", lambda plan, workload, base, profile, device: pd.DataFrame([{"base": base}]))
+    profiles = ("lan", "skyplane-22", "wanify-8")
+    plan = GRID["Plan"](profiles, ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path)
+    few, many, same = (frame["base"][0] for frame in GRID["measured"](plan, "own"))
+    assert few is same and many is not few
+    assert list(asked) == ["base", "base-4-regions"] and 'topology.profile="lan"' not in asked["base"]
+    assert {'topology.profile="skyplane-22"', 'compute.device="m60"'} <= set(asked["base-4-regions"])
+
+
 def test_who_averages_now_and_then_is_played_at_longer_periods_as_well(tmp_path: Path) -> None:
     file = tmp_path / "few.toml"
     file.write_text(GRID["find"]("own").read_text() + "\n[systems.local-sgd-50]\nof = 'local-sgd'\nlocal_steps = 150\n")
