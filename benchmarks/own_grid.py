@@ -8,11 +8,14 @@ Four stages, each of which goes on where it was stopped:
 1. Systems are tuned alike on the workload's file (`testbed tune`; `--trials 0` takes the file as it stands).
 2. Every system is played on the file's own network and device until the target is reached, which tells how many steps
    it needs, seed by seed; once more for networks of more regions, on the first of them: the more parts a batch is in,
-   the more steps do those need whose workers train each by itself. What averages every so many steps, a period that a slow network or a fast device would have
-   longer than it was tuned for here, is played with `LONGER` ones beside its own, each as one more system. Of those
-   that go by the network (`OVERLAPS`) the steps depend on it, and they are played in every cell.
+   the more steps do those need whose workers train each by itself. What averages every so many steps, a period that a
+   slow network or a fast device would have longer than it was tuned for here, is played with `LONGER` ones beside its
+   own, each as one more system.
 3. In every cell all others are timed (`--timing-only`, with the sizes that stage 2 recorded): their time to the target
-   is when the steps of stage 2 are done here.
+   is when the steps of stage 2 are done here. Of those that go by the network (`OVERLAPS`) the steps depend on it, and
+   they are played in every cell. Where such a one has made the file's steps before any other system is at the target,
+   and is not there itself, it is played with twice as many, and so on (`MORE`): who waits for nobody has steps to
+   spare, and the schedule of its rate is told so.
 4. Ours and the best other of the file's own cell are played for as many steps each, for the final metric; and ours for
    as many as it makes in the other's time.
 
@@ -33,7 +36,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import ceil, nan
+from math import ceil, inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +62,7 @@ PROFILES = {
 DEVICES = ("m60", "l40s", "h100")
 WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final metrics are compared
 LONGER = (100, 200)  # steps between two averagings
+MORE = (2, 4, 8)  # times the file's steps, for who has made these before anybody else is there
 MAP = Path(__file__).with_name("own_map.py")
 
 
@@ -230,12 +234,36 @@ def in_cell(plan: Plan, workload: str, base: Base, profile: str, device: str) ->
     sized = ["--timing-only", "--sizes", os.path.relpath(base.run.folder), "--seeds", plan.seeds[0]]
     most = ceil(base.needed["steps"].max()) + max(base.periods.values())
     timed = play("timed", list(base.periods), *sized, *length(most))
-    whole = {name: play(name, [name], *seeds) for name in base.overlapping}
+    others = of_others(timed, base.needed, base.periods)
+    whole = {}
+    for name in base.overlapping:
+        whole[name] = run = play(name, [name], *seeds)
+        for steps in more_steps(base):
+            if is_there(run) or run.summary["time_s"].mean() >= first_s(others):
+                break
+            more = settings(f"training.steps={steps}", f"run.checkpoint_steps={steps}")
+            whole[name] = run = play(f"{name}-{steps}-steps", [name], *seeds, *more)
     end_s = 0.0
     if OURS in whole:
         end_s = closing(play("end", [OURS], "--seeds", plan.seeds[0], *length(needed_by(whole[OURS], plan.seeds[0]))))
     rows = [of_played(run, end_s if name == OURS else 0.0) for name, run in whole.items()]
-    return pd.concat([*rows, of_others(timed, base.needed, base.periods)], ignore_index=True)
+    return pd.concat([*rows, others], ignore_index=True)
+
+
+def more_steps(base: Base) -> list[int]:
+    """How long who overlaps is played where the file's steps are over before anybody else is there."""
+    return [int(base.run.info.experiment["training"]["steps"]) * times for times in MORE]
+
+
+def is_there(run: testbed.Run) -> bool:
+    """Whether every seed came to the target."""
+    return bool(run.summary["time_to_target_s"].notna().all())
+
+
+def first_s(others: pd.DataFrame) -> float:
+    """When the first of those is at the target that come to it with every seed; inf: none does."""
+    reached = others.pivot(index="system", columns="seed", values="target_s").dropna().mean(axis=1)
+    return float(reached.min()) if len(reached) else inf
 
 
 def steps_needed(run: testbed.Run) -> pd.DataFrame:

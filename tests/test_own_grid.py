@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 from math import exp, log, sqrt
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -110,6 +111,38 @@ def test_others_are_played_with_as_many_regions_as_a_cell_has(tmp_path: Path, mo
     assert few is same and many is not few
     assert list(asked) == ["base", "base-4-regions"] and 'topology.profile="lan"' not in asked["base"]
     assert {'topology.profile="skyplane-22"', 'compute.device="m60"'} <= set(asked["base-4-regions"])
+
+
+@pytest.mark.parametrize(
+    ("there_at", "other_s", "played"),
+    [
+        (400, 3.0, ["concord"]),
+        (1600, 9.0, ["concord", "concord-800-steps", "concord-1600-steps"]),
+        (1600, 1.5, ["concord", "concord-800-steps"]),  # whose 2 s are more than that
+        (9999, None, ["concord", "concord-800-steps", "concord-1600-steps", "concord-3200-steps"]),
+    ],
+)
+def test_who_overlaps_has_as_many_steps_as_it_makes_in_the_time_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there_at: int, other_s: float | None, played: list[str]
+) -> None:
+    """400 steps take it a second; it is at the target only in a run of `there_at` steps or more."""
+    names: list[str] = []
+
+    def play(plan: Any, folder: Path, file: str, *words: str, alone: bool) -> Any:
+        names.append(folder.name)
+        steps = int(next((word[15:] for word in words if word.startswith("training.steps=")), 400))
+        summary = pd.DataFrame({"time_to_target_s": [1.0, 1.0 if steps >= there_at else None], "time_s": steps / 400})
+        return SimpleNamespace(summary=summary, folder=folder)
+
+    others = pd.DataFrame({"system": "baseline", "seed": [0, 1], "target_s": [other_s, other_s]})
+    for name, found in {"of_others": others, "of_played": others, "needed_by": 9, "closing": 0.1}.items():
+        monkeypatch.setitem(GRID["in_cell"].__globals__, name, lambda *_, found=found: found)
+    monkeypatch.setitem(GRID["in_cell"].__globals__, "played", play)
+    base_run = SimpleNamespace(folder=tmp_path, info=SimpleNamespace(experiment={"training": {"steps": 400}}))
+    base = GRID["Base"]("own.toml", base_run, pd.DataFrame({"steps": [9.0]}), {"baseline": 0}, ["concord"])
+    plan = GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path)
+    GRID["in_cell"](plan, "own", base, "lan", "m60")
+    assert names == ["timed", *played, "end"]
 
 
 def test_who_averages_now_and_then_is_played_at_longer_periods_as_well(tmp_path: Path) -> None:
