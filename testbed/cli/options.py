@@ -19,13 +19,8 @@ if TYPE_CHECKING:
     from testbed.harness.cluster import Cluster
 
 RUN = "results/cifarnet/20260101-120000-virtual"  # in examples
-# Options that are a key's own, where a command has them.
-SHORT = {
-    "--fabric": "run.fabric",
-    "--seeds": "run.seeds",
-    "--trace": "topology.trace",
-    "--sizes": "compute.sizes",
-}
+# Options that are a key's own, where a command makes them changes.
+SHORT = {"--fabric": "run.fabric", "--trace": "topology.trace", "--sizes": "compute.sizes"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -162,7 +157,9 @@ def points(
     settings, axes = load.parse_changes(options.settings), sweeps.parse(getattr(options, "sweep", ()))
     more = faults(options) if hasattr(options, "faults") else ()
     ways = {"--set": [*settings], "--sweep": [key for axis in axes for key in axis]}
-    ways |= {option: [key] for option, key in SHORT.items() if getattr(options, option[2:], None)}
+    given = {option for option in SHORT if getattr(options, option[2:], None)}
+    ways |= {option: [SHORT[option]] for option in given if SHORT[option] in (changes or {})}
+    ways |= {"--seeds": ["run.seeds"]} if seeds else {}  # a command's own --seeds may be others: those of trials
     by: dict[str, str] = {}
     for option, keys in ways.items():
         for key in keys:

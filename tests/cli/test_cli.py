@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ import pytest
 from own_parts import forget_after
 from small_runs import PLAIN, plain, toml, use_small_data
 
-from testbed.cli import main
+from testbed.cli import main, options
 from testbed.files import write_whole
 from testbed.interpreter import typed
 from testbed.record.info import RunInfo, read_info, write_info
@@ -265,3 +266,10 @@ def test_a_plug_ins_system_is_among_them(command: Output, tmp_path: Path, monkey
         'import testbed\n\nclass Mine(testbed.CodecSystem):\n    """Mine: as it comes."""\n\n    name = "mine"\n'
     )
     assert "Mine: as it comes." in command("systems", "--plugin", path)[1]
+
+
+def test_seeds_of_trials_are_no_second_word_on_those_that_are_reported() -> None:
+    given = argparse.Namespace(
+        file="cifarnet", systems=(), settings=["run.seeds=[3]"], plugin=(), scale="", seeds=(100,), sizes=None
+    )
+    assert list(options.one(given).run.seeds) == [3]
