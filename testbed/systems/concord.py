@@ -187,11 +187,10 @@ class Concord(AveragingServers):
                     await self._until_answered(node, state, inbox)
             self._keep_up(node, state, step)
             node.step_done(step, loss)
-        await self._until_answered(node, state, inbox)
-        while self._is_end(state.step):
-            await self.send_last(node, state.link, self._x(state), state.step)
-            if await self._until_answered(node, state, inbox) != CATCH_UP:
-                break
+        if self._is_end(state.step):
+            await self._tell_last(node, state, inbox)
+        else:
+            await self._until_answered(node, state, inbox)
 
     def _gradient(self, learner: Any, state: WorkerState, step: int) -> tuple[float, torch.Tensor]:
         at = state.weights - state.left if self._feeds_back else state.weights
@@ -230,13 +229,26 @@ class Concord(AveragingServers):
             state.left = (x - state.link.told - state.link.sent)[:size]
         return buffers
 
+    async def _tell_last(self, node: Node, state: WorkerState, inbox: Inbox) -> None:
+        """Send what is left, and take in the mean; again where the server was dead meanwhile."""
+        kind = CATCH_UP
+        while kind == CATCH_UP:
+            while state.link.asking:
+                await self._next_answer(node, state, inbox)
+            await self.send_last(node, state.link, self._x(state), state.step)
+            kind = await self._until_answered(node, state, inbox)
+
     async def _until_answered(self, node: Node, state: WorkerState, inbox: Inbox) -> str:
-        """Take in what comes until no round is under way; the kind of the last message, "" where the server is gone."""
+        """Take in what comes until no round is under way; the kind of the last message."""
         kind = ""
         while state.link.waiting:
-            kind = await self._take_answer(node, state, inbox)
-            if not kind:
-                raise Orphaned
+            kind = await self._next_answer(node, state, inbox)
+        return kind
+
+    async def _next_answer(self, node: Node, state: WorkerState, inbox: Inbox) -> str:
+        """Wait for what its server says next, and take it in; Orphaned where that is gone."""
+        if not (kind := await self._take_answer(node, state, inbox)):
+            raise Orphaned
         return kind
 
     async def _take_answer(self, node: Node, state: WorkerState, inbox: Inbox) -> str:

@@ -3,7 +3,7 @@
 A member has a vector x of its own, a server a vector z that stands for all members. `C` codes a vector, `D` decodes it.
 Both ends of a link know what the server has told this member so far, at the member a, at the server b:
 
-    member   q = C(x - a);  s = D(q);  send q                at most one round of a link is under way
+    member   q = C(x - a);  s = D(q);  send q                one round of a link is under way at a time
     server   z <- z + share s;  p = C(z - b);  b <- b + D(p);  send p
     member   a <- a + D(p);  x <- x + D(p) - s               x has gone on meanwhile, and keeps what it made
 
@@ -24,12 +24,13 @@ server's last three lines leave as it was whatever p is.
 
 At any moment, with rounds under way, this is z + sum of share (x - a), less the s of rounds that have been counted.
 
-A run may end with the same vector at every member. Each sends what is left in a finer code; then z itself is told, as
+A run may end with the same vector at every member. Each sends what is left, x - a and less the s of a round that is
+still under way, in a finer code and behind that round, whose answer nobody needs any more; then z itself is told, as
 what it differs by from the vector that all began at, which all know, and what is decoded of that is z and every x from
 then on. What these two codes leave out is dropped, which is the only time that the kept sum changes.
 
 Messages are lost where a role dies. Rounds have numbers, a server remembers the last one that it counted, and who is
-back asks (`ask`, `reply`, `settle`): a round that was counted is taken out of x, another stays in it, and z itself
+back asks (`ask`, `reply`, `settle`): rounds that were counted are taken out of x, others stay in it, and z itself
 comes back in float32.
 """
 
@@ -50,16 +51,24 @@ from testbed.systems.protocols.base import Task
 
 @dataclass
 class Member:
-    """A member's side of its link: a, s, and the number of the latest round, which may be under way (`waiting`).
+    """A member's side of its link: a, s, and the numbers of the latest round and of the latest that is closed.
 
-    Where no round is under way s is zero. While the member is `asking` what became of one it begins no other.
+    Those between are under way: none, and s is zero; one; or the last of all behind that one, and `behind` is its s,
+    which is empty otherwise. While the member is `asking` what became of them it begins no other.
     """
 
     told: torch.Tensor
     sent: torch.Tensor
+    behind: torch.Tensor
     number: int = 0
-    waiting: bool = False
+    closed: int = 0
+    questions: int = 0  # that it has asked
     asking: bool = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the server is to say something before the next round."""
+        return self.asking or self.number > self.closed
 
 
 @dataclass
@@ -108,7 +117,7 @@ class Accounts:
 
     def member(self) -> Member:
         """One that has sent nothing."""
-        return Member(self.start.clone(), torch.zeros_like(self.start))
+        return Member(self.start.clone(), torch.zeros_like(self.start), self.start.new_empty(0))
 
     def books(self, members: int) -> Books:
         """Of a server with so many members."""
@@ -119,16 +128,20 @@ class Accounts:
 
     def send(self, member: Member, x: torch.Tensor, key: Key) -> Sequence:
         """Open a round with what x differs by from what was told."""
-        return self._open(self.codes.up, member, x, key)
+        buffers: Sequence = self.codes.up.encode(x - member.told, key)
+        member.sent = self.codes.up.decode(buffers)
+        member.number += 1
+        return buffers
 
     def send_last(self, member: Member, x: torch.Tensor, key: Key) -> Sequence:
-        """The same in the finer code."""
-        return self._open(self.codes.last, member, x, key)
-
-    def _open(self, codec: Any, member: Member, x: torch.Tensor, key: Key) -> Sequence:
-        buffers: Sequence = codec.encode(x - member.told, key)
-        member.sent = codec.decode(buffers)
-        member.number, member.waiting = member.number + 1, True
+        """Open the last round, behind one that may be under way, in the finer code."""
+        buffers: Sequence = self.codes.last.encode(x - member.told - member.sent, key)
+        part = self.codes.last.decode(buffers)
+        if member.number > member.closed:
+            member.behind = part
+        else:
+            member.sent = part
+        member.number += 1
         return buffers
 
     def count(self, books: Books, place: int, message: Message, last: bool = False) -> None:
@@ -176,15 +189,21 @@ class Accounts:
         books.heard.clear()
 
     def take(self, member: Member, message: Message) -> torch.Tensor:
-        """Close a round; returns what x is to be moved by."""
+        """Close the round that is under way, the first of two; returns what x is to be moved by."""
         change: torch.Tensor = self.codes.down.decode(message.buffers)
         member.told.add_(change)
-        return self._closed(member, change.sub_(member.sent))
-
-    def _closed(self, member: Member, change: torch.Tensor) -> torch.Tensor:
-        member.sent.zero_()
-        member.waiting = member.asking
+        change.sub_(member.sent)
+        if len(member.behind):
+            member.sent, member.behind = member.behind, member.behind.new_empty(0)
+        else:
+            member.sent.zero_()
+        member.closed += 1
         return change
+
+    def _close_all(self, member: Member) -> None:
+        member.sent.zero_()
+        member.behind = member.behind.new_empty(0)
+        member.closed = member.number
 
     # The end
 
@@ -199,9 +218,10 @@ class Accounts:
         self._become(books, places, self._mean_in(mean.buffers))
 
     def take_mean(self, member: Member, mean: Message) -> torch.Tensor:
-        """Close the last round; returns what x is from here on."""
+        """Close the last round, and one before it; returns what x is from here on."""
         member.told.copy_(self._mean_in(mean.buffers))
-        return self._closed(member, member.told)
+        self._close_all(member)
+        return member.told
 
     def _mean_in(self, buffers: Sequence) -> torch.Tensor:
         mean: torch.Tensor = self.start + self.codes.mean.decode(buffers)
@@ -209,47 +229,44 @@ class Accounts:
 
     def _become(self, books: Books, places: Sequence[int], mean: torch.Tensor) -> None:
         books.total.copy_(mean)
+        books.parts.zero_()
+        books.heard.clear()
         self._note(books, places, mean)
-
-    # Whole vectors
-
-    def tell_whole(self, books: Books, places: Sequence[int]) -> Sequence:
-        """z as it is; b is z afterwards."""
-        self._note(books, places, books.total)
-        buffers: Sequence = self.codes.floats.encode(books.total)
-        return buffers
-
-    def take_whole(self, member: Member, message: Message, counted: bool = True) -> torch.Tensor:
-        """What x is to be moved by where z has been told whole; `counted`: with the round under way in it."""
-        total: torch.Tensor = self.codes.floats.decode(message.buffers)
-        change = total - member.told
-        if counted:
-            change.sub_(member.sent)
-        member.told.copy_(total)
-        return self._closed(member, change)
 
     # Who was dead, or whose server was
 
     def ask(self, member: Member) -> Message:
-        """Ask what became of the round under way."""
-        member.waiting = member.asking = True
-        return Message(BACK, 0, (), (0.0, float(member.number)))
+        """Ask what became of the rounds under way."""
+        member.questions, member.asking = member.questions + 1, True
+        return Message(BACK, 0, (), (0.0, float(member.questions)))
 
     def reply(self, books: Books, place: int, question: Message, step: int) -> Message:
-        """z for one who asks; whether the round that it asks for is in it; and the number that the next one follows on.
-
-        A server that began afresh has forgotten what it counted: that is lost rather than counted twice.
-        """
-        number, counted = int(question.numbers[1]), books.counted[place]
-        books.counted[place] = max(number, counted)
-        numbers = (float(step), float(counted != number - 1), float(books.counted[place]))
-        return Message(CATCH_UP, step, self.tell_whole(books, [place]), numbers)
+        """z for one who asks, the number of the last of its rounds that is in z, and of its question."""
+        self._note(books, [place], books.total)
+        numbers = (float(step), float(books.counted[place]), question.numbers[1])
+        return Message(CATCH_UP, step, self.codes.floats.encode(books.total), numbers)
 
     def settle(self, member: Member, reply: Message) -> torch.Tensor:
-        """Go on from the reply; returns what x is to be moved by."""
-        member.asking = False
-        member.number = int(reply.numbers[2])
-        return self.take_whole(member, reply, bool(reply.numbers[1]))
+        """Go on from the reply; returns what x is to be moved by.
+
+        Rounds that are not in z were lost on the way, and their numbers are free again. A server that began afresh has
+        forgotten what it counted: that is lost rather than counted twice.
+        """
+        total: torch.Tensor = self.codes.floats.decode(reply.buffers)
+        change = total - member.told
+        member.told.copy_(total)
+        if int(reply.numbers[2]) < member.questions:  # the one to the latest says it anew
+            return change
+        counted = int(reply.numbers[1])
+        if counted < member.closed:
+            counted = member.number
+        if counted > member.closed:
+            change.sub_(member.sent)
+        if counted > member.closed + 1 and len(member.behind):
+            change.sub_(member.behind)
+        member.asking, member.number = False, counted
+        self._close_all(member)
+        return change
 
     # Charges: vectors read and written; what a code reads and writes is in its own
 
@@ -262,8 +279,8 @@ class Accounts:
         return self._coded(self.codes.up, buffers) + self.passes(3)
 
     def sending_last(self, buffers: Sequence) -> Work:
-        """The same."""
-        return self._coded(self.codes.last, buffers) + self.passes(3)
+        """The same, and s of a round under way."""
+        return self._coded(self.codes.last, buffers) + self.passes(4)
 
     def counting(self, message: Message, last: bool = False) -> Work:
         """Decoded and added to z, and to what has been since the last answer."""

@@ -7,7 +7,8 @@ it is heard of (`Absent`); meanwhile that one has credit (`accounts`). Whether m
 affair. The next round of a link begins some steps after the answer (`rhythm`).
 
 A run may end with the average at every worker: all send what they have not told yet ("last"), up to the global server,
-whose z is then the mean of all x and comes down, the same bytes to all ("mean").
+whose z is then the mean of all x and comes down, the same bytes to all ("mean"). That closes rounds that are under way,
+too: nobody waits for their answers first, and who has sent its last is owed none.
 """
 
 from __future__ import annotations
@@ -200,6 +201,7 @@ class AveragingServers(System):
         work = self.accounts.counting(message, last)
         await node.compute(work, self.accounts.count, state.books, place, message, last)
         if last:
+            desk.forget(peer)
             desk.last.add(peer)
             return
         state.reports[place] = list(message.numbers[2:])
@@ -322,7 +324,7 @@ class AveragingServers(System):
         if not desk.last or not desk.members_are(desk.last | desk.ended):
             return
         if desk.mean is None and node.name != node.global_server:
-            if not (desk.told_above or state.link.waiting):
+            if not (desk.told_above or state.link.asking):
                 desk.told_above = True
                 await self.send_last(node, state.link, state.books.total, state.furthest)
             return
