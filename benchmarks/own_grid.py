@@ -7,15 +7,17 @@ Four stages, each of which goes on where it was stopped:
 
 1. Systems are tuned alike on the workload's file (`testbed tune`; `--trials 0` takes the file as it stands).
 2. Every system is played on the file's own network and device until the target is reached, which tells how many steps
-   it needs, seed by seed; once more for networks of more regions, on the first of them: the more parts a batch is in,
-   the more steps do those need whose workers train each by itself. What averages every so many steps, a period that a
-   slow network or a fast device would have longer than it was tuned for here, is played with `LONGER` ones beside its
-   own, each as one more system.
+   it needs, seed by seed. What averages every so many steps, a period that a slow network or a fast device would have
+   longer than it was tuned for here, is played with `LONGER` ones beside its own, each as one more system; and who is
+   first wherever a round is dear with `SELDOM` ones, of which one round may be all it needs, and twice the file's
+   steps.
 3. In every cell all others are timed (`--timing-only`, with the sizes that stage 2 recorded): their time to the target
    is when the steps of stage 2 are done here. Of those that go by the network (`OVERLAPS`) the steps depend on it, and
    they are played in every cell. Where such a one has made the file's steps before any other system is at the target,
    and is not there itself, it is played with twice as many, and so on (`MORE`): who waits for nobody has steps to
-   spare, and the schedule of its rate is told so.
+   spare, and the schedule of its rate is told so. On a network of more regions the steps of stage 2 are the fewest
+   there may be: the more parts a batch is in, the more do those need whose workers train each by itself. Whoever is
+   the best there by these is played with as many regions, until who is the best was (`confirmed`).
 4. Ours and the best other of the file's own cell are played for as many steps each, for the final metric; and ours for
    as many as it makes in the other's time.
 
@@ -36,8 +38,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import ceil, inf, nan
+from math import ceil, nan
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -62,7 +65,10 @@ PROFILES = {
 DEVICES = ("m60", "l40s", "h100")
 WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final metrics are compared
 LONGER = (100, 200)  # steps between two averagings
+SELDOM = {"local-sgd": (400, 800)}  # of these besides
 MORE = (2, 4, 8)  # times the file's steps, for who has made these before anybody else is there
+COLUMNS = ["system", "seed", "steps", "target_s", "held_s", "resolution", "mean_step_s", "waiting"]
+PLAYING = Lock()  # of what several cells need
 MAP = Path(__file__).with_name("own_map.py")
 
 
@@ -146,7 +152,7 @@ def longer(path: Path, chosen: Sequence[str]) -> dict[str, Any]:
     for name in chosen or known.systems:
         options, period = data["systems"].get(name, {}), period_of(known, name)
         systems[name] = options
-        for steps in LONGER if period else ():
+        for steps in (*LONGER, *SELDOM.get(name, ())) if period else ():
             if steps > period:
                 systems[f"{name}-{steps}"] = {**options, "of": options.get("of", name), "local_steps": steps}
     return {**data, "systems": systems}
@@ -174,96 +180,153 @@ def cell(profile: str, device: str) -> list[str]:
     )
 
 
+def at_most(steps: int) -> list[str]:
+    """So many steps, until the target is reached, on the command line."""
+    return settings(f"training.steps={steps}", f"run.checkpoint_steps={steps}")
+
+
 def length(steps: int) -> list[str]:
     """So many steps, whether or not the target is reached, on the command line."""
-    return settings(f"training.steps={steps}", f"run.checkpoint_steps={steps}", "run.stop_at_target=false")
+    return [*at_most(steps), *settings("run.stop_at_target=false")]
+
+
+@dataclass(frozen=True)
+class Others:
+    """Some of a workload's others: their run, and the steps that each seed took.
+
+    `needed`: those steps, between two of them where the tests say so, and `resolution`, the part by which they may be
+    off. `periods`: after how many steps each averages, 0 for those that say nothing of the kind. `more`: the settings
+    that they are played with.
+    """
+
+    run: testbed.Run
+    needed: pd.DataFrame
+    periods: Mapping[str, int]
+    more: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Base:
-    """What is known of a workload's others in so many regions: their file, their runs, the steps that each seed took.
+    """What is known of a workload on the file's own network.
 
-    `needed`: those steps, between two of them where the tests say so, and `resolution`, the part by which they may be
-    off. `periods`: after how many steps each averages, 0 for those that say nothing of the kind. `overlapping`: those
-    of the file that are played in every cell.
+    `kinds`: the others, by what is added to the names of their folders. `overlapping`: those of the file that are
+    played in every cell. `steps`, `regions`, `device`: the file's.
     """
 
     experiment: str
-    run: testbed.Run
-    needed: pd.DataFrame
-    periods: Mapping[str, int]
+    kinds: Mapping[str, Others]
     overlapping: Sequence[str]
+    steps: int
+    regions: int
+    device: str
 
     @classmethod
-    def of(cls, plan: Plan, workload: str, profile: str) -> Base:
-        """Play it, or read it: on the file's own network, or where this one has another number of regions on this."""
+    def of(cls, plan: Plan, workload: str) -> Base:
+        """Play it, or read it."""
         experiment = tuned(plan, workload)
         known = load(experiment)[0].experiment
-        others = [name for name in known.systems if name not in OVERLAPS]
-        chosen = ["--systems", ",".join(others), "--seeds", ",".join(plan.seeds)]
-        folder, where = "base", []
-        if (count := region_count(profile)) != len(known.topology.regions):
-            folder, where = f"base-{count}-regions", cell(profile, known.compute.device)
-        run = played(plan, plan.records / workload / folder, experiment, *chosen, *where)
-        periods = {name: period_of(known, name) for name in others}
-        return cls(experiment, run, steps_needed(run), periods, [name for name in known.systems if name in OVERLAPS])
+        periods = {name: period_of(known, name) for name in known.systems if name not in OVERLAPS}
+        often = {name: period for name, period in periods.items() if period <= max(LONGER)}
+        kinds, steps, folder = {}, known.training.steps, plan.records / workload
+        for kind, systems, more in (("", often, []), ("-seldom", periods.keys() - often, at_most(steps * MORE[0]))):
+            if chosen := {name: periods[name] for name in periods if name in systems}:
+                kinds[kind] = others_in(plan, folder / f"base{kind}", experiment, chosen, more)
+        overlapping = [name for name in known.systems if name in OVERLAPS]
+        return cls(experiment, kinds, overlapping, steps, len(known.topology.regions), known.compute.device)
+
+
+def others_in(
+    plan: Plan, folder: Path, experiment: str, periods: Mapping[str, int], more: Sequence[str], *where: str
+) -> Others:
+    """Play some of the others to the target, on the file's own network unless `where` says another."""
+    chosen = ["--systems", ",".join(periods), "--seeds", ",".join(plan.seeds)]
+    run = played(plan, folder, experiment, *chosen, *where, *more)
+    return Others(run, steps_needed(run), periods, more)
 
 
 def measured(plan: Plan, workload: str) -> list[pd.DataFrame]:
     """Every system and seed in every cell: `steps`, `target_s`, `held_s` and `waiting`, of a step."""
-    firsts = {region_count(profile): profile for profile in reversed(plan.profiles)}
-    bases = {count: Base.of(plan, workload, profile) for count, profile in firsts.items()}
+    base = Base.of(plan, workload)
     cells = [(profile, device) for device in plan.devices for profile in plan.profiles]  # slow devices need fewer steps
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # a cell's plays take one core, one after the other
-        frames = pool.map(lambda each: in_cell(plan, workload, bases[region_count(each[0])], *each), cells)
+        frames = pool.map(lambda each: Cell(plan, workload, base, *each).measured(), cells)
         return [
             frame.assign(workload=workload, profile=profile, device=device)
             for (profile, device), frame in zip(cells, frames, strict=True)
         ]
 
 
-def in_cell(plan: Plan, workload: str, base: Base, profile: str, device: str) -> pd.DataFrame:
-    """Ours played, and the others timed, on a network and a device."""
-    here, where = plan.records / workload / f"{profile}-{device}", cell(profile, device)
-    seeds = ["--seeds", ",".join(plan.seeds)]
+@dataclass(frozen=True)
+class Cell:
+    """A network and a device."""
 
-    def play(name: str, systems: Sequence[str], *arguments: str) -> testbed.Run:
-        chosen = ["--systems", ",".join(systems)]
-        return played(plan, here / name, base.experiment, *chosen, *where, *arguments, alone=False)
+    plan: Plan
+    workload: str
+    base: Base
+    profile: str
+    device: str
 
-    sized = ["--timing-only", "--sizes", os.path.relpath(base.run.folder), "--seeds", plan.seeds[0]]
-    most = ceil(base.needed["steps"].max()) + max(base.periods.values())
-    timed = play("timed", list(base.periods), *sized, *length(most))
-    others = of_others(timed, base.needed, base.periods)
-    whole = {}
-    for name in base.overlapping:
-        whole[name] = run = play(name, [name], *seeds)
-        for steps in more_steps(base):
-            if is_there(run) or run.summary["time_s"].mean() >= first_s(others):
-                break
-            more = settings(f"training.steps={steps}", f"run.checkpoint_steps={steps}")
-            whole[name] = run = play(f"{name}-{steps}-steps", [name], *seeds, *more)
-    end_s = 0.0
-    if OURS in whole:
-        end_s = closing(play("end", [OURS], "--seeds", plan.seeds[0], *length(needed_by(whole[OURS], plan.seeds[0]))))
-    rows = [of_played(run, end_s if name == OURS else 0.0) for name, run in whole.items()]
-    return pd.concat([*rows, others], ignore_index=True)
+    def measured(self) -> pd.DataFrame:
+        """Ours played, and the others timed."""
+        all_ = ["--seeds", ",".join(self.plan.seeds)]
+        whole = {name: self._play(name, [name], *all_) for name in self.base.overlapping}
+        others = pd.concat([self._timed(f"timed{kind}", known) for kind, known in self.base.kinds.items()])
+        if region_count(self.profile) != self.base.regions:
+            others = self._confirmed(others, [of_played(run, 0.0) for name, run in whole.items() if name != OURS])
+        first_s = ahead(others, "target_s").min()
+        for name in whole:
+            for steps in (self.base.steps * times for times in MORE):
+                if is_there(whole[name]) or whole[name].summary["time_s"].mean() >= first_s:
+                    break
+                whole[name] = self._play(f"{name}-{steps}-steps", [name], *all_, *at_most(steps))
+        rows = [of_played(run, self._end_s(run) if name == OURS else 0.0) for name, run in whole.items()]
+        return pd.concat([*rows, others], ignore_index=True)
+
+    def _confirmed(self, others: pd.DataFrame, overlapping: Sequence[pd.DataFrame]) -> pd.DataFrame:
+        """Where a network has more regions than the file's: with the steps that the best need there."""
+        kind_of = {name: kind for kind, known in self.base.kinds.items() for name in known.periods}
+        while True:
+            leads = (ahead(pd.concat([*overlapping, others]), column) for column in ("target_s", "held_s"))
+            best = {str(lead.idxmin()) for lead in leads if len(lead)} & kind_of.keys()
+            if not best:
+                return others
+            name = min(best)
+            known = self.base.kinds[kind_of.pop(name)]
+            folder = self.plan.records / self.workload / f"base-{region_count(self.profile)}-regions-{name}"
+            with PLAYING:  # it is the same on all devices
+                periods, where = {name: known.periods[name]}, cell(self.profile, self.base.device)
+                here = others_in(self.plan, folder, self.base.experiment, periods, known.more, *where)
+            others = pd.concat([others.query("system != @name"), self._timed(f"timed-{name}", here)])
+
+    def _timed(self, folder: str, known: Others) -> pd.DataFrame:
+        """When others have done here the steps that they need."""
+        if not len(known.needed):
+            return pd.DataFrame(columns=COLUMNS)
+        sized = ["--timing-only", "--sizes", os.path.relpath(known.run.folder), "--seeds", self.plan.seeds[0]]
+        most = ceil(known.needed["steps"].max()) + max(known.periods.values())
+        timed = self._play(folder, list(known.periods), *sized, *length(most))
+        return of_others(timed, known.needed, known.periods)
+
+    def _end_s(self, run: testbed.Run) -> float:
+        """What ours takes from its last step until every worker holds the average."""
+        seed = self.plan.seeds[0]
+        return closing(self._play("end", [OURS], "--seeds", seed, *length(needed_by(run, seed))))
+
+    def _play(self, folder: str, systems: Sequence[str], *arguments: str) -> testbed.Run:
+        here = self.plan.records / self.workload / f"{self.profile}-{self.device}"
+        where, chosen = cell(self.profile, self.device), ["--systems", ",".join(systems)]
+        return played(self.plan, here / folder, self.base.experiment, *chosen, *where, *arguments, alone=False)
 
 
-def more_steps(base: Base) -> list[int]:
-    """How long who overlaps is played where the file's steps are over before anybody else is there."""
-    return [int(base.run.info.experiment["training"]["steps"]) * times for times in MORE]
+def ahead(rows: pd.DataFrame, column: str) -> pd.Series:
+    """When each system is there, the geometric mean of the seeds, of those of which all are."""
+    reached = rows.pivot(index="system", columns="seed", values=column).astype(float).dropna()
+    return np.exp(np.log(reached).mean(axis=1))
 
 
 def is_there(run: testbed.Run) -> bool:
     """Whether every seed came to the target."""
     return bool(run.summary["time_to_target_s"].notna().all())
-
-
-def first_s(others: pd.DataFrame) -> float:
-    """When the first of those is at the target that come to it with every seed; inf: none does."""
-    reached = others.pivot(index="system", columns="seed", values="target_s").dropna().mean(axis=1)
-    return float(reached.min()) if len(reached) else inf
 
 
 def steps_needed(run: testbed.Run) -> pd.DataFrame:
@@ -315,8 +378,7 @@ def of_others(timed: testbed.Run, needed: pd.DataFrame, periods: Mapping[str, in
 
 def _rows(found: pd.DataFrame) -> pd.DataFrame:
     waiting = 1 - (found["mean_compute_s"] + found["mean_codec_s"]) / found["mean_step_s"]
-    columns = ["system", "seed", "steps", "target_s", "held_s", "resolution", "mean_step_s", "waiting"]
-    return found.assign(waiting=waiting)[columns]
+    return found.assign(waiting=waiting)[COLUMNS]
 
 
 def closing(run: testbed.Run) -> float:

@@ -97,20 +97,61 @@ def test_where_nobody_arrives_nothing_is_said(cells: pd.DataFrame, tmp_path: Pat
     assert (tmp_path / "grid.png").stat().st_size > 5000
 
 
-def test_others_are_played_with_as_many_regions_as_a_cell_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch in more parts takes those more steps whose workers train each by itself."""
+def test_who_averages_seldom_has_twice_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, tuple[str, ...]] = {}
+    file = tmp_path / "own.toml"
+    seldom = "\n[systems.local-sgd-800]\nof = 'local-sgd'\nlocal_steps = 800\n"
+    file.write_text(GRID["find"]("own").read_text() + seldom)
     scope = GRID["main"].__globals__
-    monkeypatch.setitem(scope, "tuned", lambda plan, workload: str(GRID["find"](workload)))
+    monkeypatch.setitem(scope, "tuned", lambda plan, workload: str(file))
     monkeypatch.setitem(scope, "played", lambda plan, folder, file, *words: asked.update({folder.name: words}))
     monkeypatch.setitem(scope, "steps_needed", lambda run: pd.DataFrame())
-    monkeypatch.setitem(scope, "in_cell", lambda plan, workload, base, profile, device: pd.DataFrame([{"base": base}]))
-    profiles = ("lan", "skyplane-22", "wanify-8")
-    plan = GRID["Plan"](profiles, ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path)
-    few, many, same = (frame["base"][0] for frame in GRID["measured"](plan, "own"))
-    assert few is same and many is not few
-    assert list(asked) == ["base", "base-4-regions"] and 'topology.profile="lan"' not in asked["base"]
-    assert {'topology.profile="skyplane-22"', 'compute.device="m60"'} <= set(asked["base-4-regions"])
+    base = GRID["Base"].of(GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path), "own")
+    assert list(asked) == ["base", "base-seldom"] and base.overlapping == ["concord", "weightgrad"]
+    assert {"baseline", "local-sgd"} < set(asked["base"][1].split(",")) and base.regions == 2
+    assert asked["base-seldom"][1] == "local-sgd-800" and "training.steps=3200" in asked["base-seldom"]
+    assert not any(word.startswith("training.steps") for word in asked["base"])
+
+
+@pytest.mark.parametrize(
+    ("with_four_s", "played", "best_s"),
+    [
+        ({"diloco": 3.0}, ["diloco"], 3.0),  # still the first
+        ({"diloco": 5.0, "cocod": 4.5}, ["diloco", "cocod"], 4.5),  # before DiLoCo and BGT
+        ({"diloco": 9.0, "cocod": None}, ["diloco", "cocod"], 6.0),  # WeightGrad, which is played in each cell anyway
+    ],
+)
+def test_the_best_other_is_played_with_as_many_regions_as_a_cell_has(
+    with_four_s: dict[str, float | None],
+    played: list[str],
+    best_s: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A batch in more parts takes those more steps whose workers train each by itself: fewer regions say how few."""
+    columns = ["system", "seed", "target_s", "held_s"]
+    with_two = {"diloco": 2.0, "cocod": 4.0, "bgt": 7.0}
+    others = pd.DataFrame([(name, 0, at_s, at_s) for name, at_s in with_two.items()], columns=columns)
+    names: list[str] = []
+
+    def others_in(plan: Any, folder: Path, file: str, periods: dict[str, int], *rest: Any) -> str:
+        assert 'topology.profile="skyplane-22"' in rest
+        names.append(folder.name.removeprefix("base-4-regions-"))
+        return names[-1]
+
+    def timed(cell: Any, folder: str, known: str) -> pd.DataFrame:
+        return pd.DataFrame([(known, 0, with_four_s[known], with_four_s[known])], columns=columns)
+
+    known = GRID["Others"](SimpleNamespace(folder=tmp_path), pd.DataFrame(), dict.fromkeys(with_two, 0), [])
+    base = GRID["Base"]("own.toml", {"": known}, ["concord", "weightgrad"], 400, 2, "m60")
+    plan = GRID["Plan"](("skyplane-22",), ("l40s",), ("own",), (), ("0",), (), 8, tmp_path)
+    monkeypatch.setitem(GRID["main"].__globals__, "others_in", others_in)
+    monkeypatch.setattr(GRID["Cell"], "_timed", timed)
+    overlapping = pd.DataFrame([("weightgrad", 0, 6.0, 6.0)], columns=columns)
+    found = GRID["Cell"](plan, "own", base, "skyplane-22", "l40s")._confirmed(others, [overlapping])
+    assert names == played
+    assert GRID["ahead"](pd.concat([overlapping, found]), "held_s").min() == pytest.approx(best_s)
+    assert sorted(found["system"]) == sorted(with_two)
 
 
 @pytest.mark.parametrize(
@@ -136,13 +177,14 @@ def test_who_overlaps_has_as_many_steps_as_it_makes_in_the_time_of_the_others(
 
     others = pd.DataFrame({"system": "baseline", "seed": [0, 1], "target_s": [other_s, other_s]})
     for name, found in {"of_others": others, "of_played": others, "needed_by": 9, "closing": 0.1}.items():
-        monkeypatch.setitem(GRID["in_cell"].__globals__, name, lambda *_, found=found: found)
-    monkeypatch.setitem(GRID["in_cell"].__globals__, "played", play)
-    base_run = SimpleNamespace(folder=tmp_path, info=SimpleNamespace(experiment={"training": {"steps": 400}}))
-    base = GRID["Base"]("own.toml", base_run, pd.DataFrame({"steps": [9.0]}), {"baseline": 0}, ["concord"])
+        monkeypatch.setitem(GRID["main"].__globals__, name, lambda *_, found=found: found)
+    monkeypatch.setitem(GRID["main"].__globals__, "played", play)
+    known = GRID["Others"](SimpleNamespace(folder=tmp_path), pd.DataFrame({"steps": [9.0]}), {"baseline": 0}, [])
+    none_arrives = GRID["Others"](SimpleNamespace(folder=tmp_path), pd.DataFrame({"steps": []}), {"cocod-800": 800}, [])
+    base = GRID["Base"]("own.toml", {"": known, "-seldom": none_arrives}, ["concord"], 400, 2, "m60")
     plan = GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path)
-    GRID["in_cell"](plan, "own", base, "lan", "m60")
-    assert names == ["timed", *played, "end"]
+    GRID["Cell"](plan, "own", base, "lan", "m60").measured()
+    assert names == [played[0], "timed", *played[1:], "end"]
 
 
 def test_who_averages_now_and_then_is_played_at_longer_periods_as_well(tmp_path: Path) -> None:
@@ -154,6 +196,8 @@ def test_who_averages_now_and_then_is_played_at_longer_periods_as_well(tmp_path:
         "local-sgd",
         "local-sgd-100",
         "local-sgd-200",
+        "local-sgd-400",
+        "local-sgd-800",
         "local-sgd-50",
         "local-sgd-50-200",
     ]
