@@ -23,7 +23,7 @@ Four stages, each of which goes on where it was stopped:
 
 Two maps: when the model that a system reports is at the target, and when every worker holds one that is. Of ours that
 is the end of a run besides, played once in each cell with as many steps as the target took (`closing`); of what
-averages every so many steps its next averaging; all others hold it at once.
+averages every so many steps its next averaging, or of Local SGD one right then; all others hold it at once.
 
 Writes systems.csv and finals.csv each time that a workload is done, and `own_map.py` makes of them what people read.
 """
@@ -370,10 +370,20 @@ def of_others(timed: testbed.Run, needed: pd.DataFrame, periods: Mapping[str, in
             if (system, seed) in needed.index:
                 row |= needed.loc[(system, seed)]
                 row["target_s"] = np.interp(row["steps"], range(len(done_s[system])), done_s[system])
-                period = periods[system]
-                row["held_s"] = done_s[system][ceil(row["steps"] / period) * period] if period else row["target_s"]
+                row["held_s"] = held_at(system, done_s[system], row["target_s"], row["steps"], periods[system])
             rows.append(row)
     return _rows(pd.DataFrame(rows))
+
+
+def held_at(system: str, done_s: np.ndarray, target_s: float, steps: float, period: int) -> float:
+    """When every worker holds the model that was at the target after so many steps."""
+    if not period:
+        return target_s
+    following = ceil(steps / period) * period
+    if not system.startswith("local-sgd"):
+        return float(done_s[following])
+    took_s = np.diff(done_s[following - period : following + 1])  # its averaging is in the longest step
+    return min(float(done_s[following]), target_s + float(took_s.max() - np.median(took_s)))
 
 
 def _rows(found: pd.DataFrame) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -204,6 +205,15 @@ def test_who_averages_now_and_then_is_played_at_longer_periods_as_well(tmp_path:
     assert systems["local-sgd-200"] == {"of": "local-sgd", "local_steps": 200}
     assert systems["local-sgd-50-200"]["of"] == "local-sgd"
     assert MAP["label"]("local-sgd-200") == "Local SGD, 200" and MAP["label"]("local-sgd") == "Local SGD"
+
+
+def test_what_averages_now_and_then_is_held_with_its_next_averaging_or_with_one_right_then() -> None:
+    done_s = np.cumsum([0.0, 1.0, 1.0, 1.0, 5.0, 1.0, 1.0, 1.0, 5.0])  # an averaging of 4 s every four steps
+    held_at = GRID["held_at"]
+    assert held_at("baseline", done_s, 5.5, 3.0, 0) == 5.5
+    assert held_at("diloco", done_s, 10.0, 6.0, 4) == 16.0
+    assert held_at("local-sgd", done_s, 10.0, 6.0, 4) == 14.0
+    assert held_at("local-sgd-100", done_s, 8.0, 4.0, 4) == 8.0
 
 
 def test_final_metrics_are_compared_seed_by_seed() -> None:
