@@ -27,8 +27,8 @@ class Unknown:
         if kinds:
             raise InputError(
                 f"{self.system}: how large its messages are, or when it sends them, depends on the data, which a "
-                "timing-only run has none of; name a run of it that was recorded, --sizes RUN, or a part of float32's "
-                f"bytes, --sizes {self.system}=0.01"
+                "timing-only run has none of; name a run of it that has its events.jsonl, --sizes RUN, or a part of "
+                f"float32's bytes, --sizes {self.system}=0.01"
             )
 
     def buffers(self, sender: str, step: int, kind: str, elements: int) -> Sequence[int]:
@@ -89,7 +89,10 @@ class Recorded:
 
     @classmethod
     def read(cls, folder: Path, system: str, seed: int, parameters: int) -> Recorded | None:
-        """What the run in `folder` says of `system`, with `seed` or else its first one; None: it did not play it.
+        """What the run in `folder` says of `system`, with `seed` or else its first one.
+
+        None where it did not play it, or its events are not there: few systems' sizes depend on the data, and a kept
+        run has the events of those.
 
         Raises
         ------
@@ -102,7 +105,7 @@ class Recorded:
         chosen = seed if seed in facts.seeds else next(iter(facts.seeds), seed)
         path = folder / system / f"seed-{chosen}" / lines.FILE_NAME
         if not path.is_file():
-            raise InputError(f"{folder}: {system} has no record with seed {chosen}")
+            return None
         if facts.parameters <= 0:
             raise InputError(f"{folder / info.FILE_NAME}: says nothing of the model's parameters")
         sizes: dict[tuple[str, str], Steps] = {}

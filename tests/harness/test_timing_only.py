@@ -126,6 +126,8 @@ def test_a_role_that_was_not_there_sends_what_one_of_its_kind_did(small_data: No
     assert known.buffers("us-west-1/w0", 99, "gradient", 0) == known.buffers("us-west-1/w0", 7, "gradient", 0)
     assert not known.significant("us-west-1/lps", 0)
     assert Recorded.read(recorded.path.parents[2], "dgc", seed=0, parameters=1) is None
+    recorded.path.unlink()
+    assert Recorded.read(recorded.path.parents[2], "qsgd", seed=0, parameters=1) is None, "its events were not kept"
 
 
 @pytest.mark.slow
