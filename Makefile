@@ -182,7 +182,7 @@ reference-faults-emulated: setup-dev  ## a part of that on both fabrics, into re
 reference-own: setup-dev  ## our own system beside the best other, 5 networks x 3 devices x 2 workloads, into results/reference/own: a night; goes on where it was stopped
 	$(BIN)/python -P benchmarks/own_grid.py --records results/reference/own/records --out results/reference/own
 
-SKEWED := baseline,weightgrad,local-sgd,concord,concord-waits-for-wan,concord-feedback,concord-finest,concord-no-momentum
+SKEWED := baseline,weightgrad,local-sgd,concord,concord-waits-for-wan,concord-feedback,concord-coarsest,concord-counts-once,concord-no-momentum
 
 # $(call ablated,SUFFIX[,OPTIONS]): the parts of our own system against the whole of it.
 define ablated

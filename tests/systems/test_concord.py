@@ -1,4 +1,7 @@
-"""Concord: what steps made is neither lost nor counted twice, who waits for whom, and how it ends."""
+"""Concord: what steps made is neither lost nor counted twice, who waits for whom, and how it ends.
+
+Sums are checked with an outer rate of 1; `protocols/test_accounts.py` has what another does to them.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,7 @@ def run(
     stops: Sequence[int] = (9,),
 ) -> Played:
     """Play it and hold the sum against what steps made, at each boundary; the end may drop what its code leaves out."""
-    task, options = task_of(kind), {"end_error": 0.0, **options}
+    task, options = task_of(kind), {"end_error": 0.0, "outer_rate": 1.0, **options}
     steps = Steps(patch, len(task.roles.workers))
     boundaries: list[torch.Tensor] = []
 
@@ -289,6 +292,23 @@ def test_the_rate_goes_by_how_many_workers_a_step_is_averaged_with() -> None:
     assert scales(150, 400) == {6}
     assert scales(150, 2) == {6}  # a prompt answer is late for members who wait long for the next of their own
     assert scales(150, 400, scaled=False) == {1}
+
+
+@pytest.mark.slow
+def test_what_is_told_late_counts_more_than_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every worker makes the same steps: what all hold at the end is those, and once more what was told late."""
+    monkeypatch.setattr(Concord, "_gradient", lambda system, learner, state, step: (0.0, -torch.ones(TWO.size)))
+
+    def counted(lan_ms: float, wan_ms: float, outer_rate: float = 1.4) -> float:
+        profile = network(("a", "b", "c"), Link(1000, lan_ms), Link(1000, wan_ms))
+        task, options = task_of(), {"error": 0.0, "end_error": 0.0, "scaled": False, "outer_rate": outer_rate}
+        made = play("concord", task, profile, options).models["full"] - task.initial
+        assert float(made.std()) < 1e-5
+        return float(made.mean()) / (STEPS * task.rate_at(0))
+
+    assert counted(150, 400, 1.0) == pytest.approx(1)
+    assert 1 < counted(0.5, 2) < 1.1, "all is prompt but the first round, of which nobody can know"
+    assert 1.1 < counted(0.5, 400) < counted(150, 400) < 1.4**2
 
 
 @pytest.mark.slow

@@ -29,6 +29,9 @@ still under way, in a finer code and behind that round, whose answer nobody need
 what it differs by from the vector that all began at, which all know, and what is decoded of that is z and every x from
 then on. What these two codes leave out is dropped, which is the only time that the kept sum changes.
 
+A member may have what it tells counted g times: it sends q = C(g (x - a)), and s = D(q) / g is what leaves x. Then a
+round that is counted adds (g - 1) share s to the kept sum, once, as s itself is.
+
 Messages are lost where a role dies. Rounds have numbers, a server remembers the last one that it counted, and who is
 back asks (`ask`, `reply`, `settle`): rounds that were counted are taken out of x, others stay in it, and z itself
 comes back in float32.
@@ -126,10 +129,10 @@ class Accounts:
 
     # A round
 
-    def send(self, member: Member, x: torch.Tensor, key: Key) -> Sequence:
-        """Open a round with what x differs by from what was told."""
-        buffers: Sequence = self.codes.up.encode(x - member.told, key)
-        member.sent = self.codes.up.decode(buffers)
+    def send(self, member: Member, x: torch.Tensor, key: Key, times: float = 1.0) -> Sequence:
+        """Open a round with what x differs by from what was told, to be counted so many times."""
+        buffers: Sequence = self.codes.up.encode((x - member.told).mul_(times), key)
+        member.sent = self.codes.up.decode(buffers) / times
         member.number += 1
         return buffers
 

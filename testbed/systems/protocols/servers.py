@@ -126,6 +126,7 @@ class AveragingServers(System):
     wan_together : whether an LPS answers only after a round with the global server, where that is due
     wan_rest, carried : steps between the global server's answer and an LPS's next round; of the workers' optimizer
     scaled : whether members are told to scale their rate
+    outer_rate : how often what a member tells is counted, where answers come late
     """
 
     accounts: Accounts
@@ -133,6 +134,7 @@ class AveragingServers(System):
     wan_rest: Rest = "auto"
     carried: float
     scaled = True
+    outer_rate = 1.0
     returning = ("worker", "lps", "gs")
 
     @abstractmethod
@@ -161,6 +163,10 @@ class AveragingServers(System):
         """
         server = self.task.roles.server_of(name)
         return 1 / sqrt(len(self.task.roles.clients_of(server))) if self.scaled and rhythm.late and server else 1.0
+
+    def times(self, rhythm: Rhythm) -> float:
+        """How often what this member tells is counted: prompt answers make one model of all, which has its own rate."""
+        return self.outer_rate if rhythm.late else 1.0
 
     async def lps(self, node: Node, state: ServerState) -> None:
         await self._serve(node, state)
@@ -266,8 +272,8 @@ class AveragingServers(System):
         state.answers = 0
         number = state.link.number
         key = Key(self.task.seed, self.task.roles.stream_of(node.name), number)
-        send = self.accounts.send
-        buffers = await node.compute(self.accounts.sending, send, state.link, state.books.total, key)
+        what = state.link, state.books.total, key, self.times(state.rhythm)
+        buffers = await node.compute(self.accounts.sending, self.accounts.send, *what)
         state.rhythm.begin(state.furthest, node.now())
         report = Report(0.0, state.rhythm.round_s, state.rhythm.gap_s)
         numbers = (float(state.furthest), float(state.link.number), *report)
