@@ -29,8 +29,8 @@ Decisions:
 4. Answers that come late correct what the gradients have corrected already: hence the rest (`rhythm`).
 5. Who trains on with others only now and then makes steps of its own batch: hence the rate, of which the experiment
    states the one for the whole batch. `scaled` turns this off. What it makes is little then, and the mean of n has a
-   root of n less noise: so that is counted more than once (an outer rate; Reddi et al. 2021, DiLoCo). In a direction
-   that a round's steps have settled, g times leave 1 - g of what there was: g is 1.4, well below 2, where it swings.
+   root of n less noise: so that is counted more than once (an outer rate; Reddi et al. 2021, DiLoCo). In a steep
+   direction g times leave up to 1 - (1 + 1/e) g of a distance (docs/own-system.md): above 1.46 it swings, so g is 1.4.
 6. Answers tell the furthest step. A worker that is behind by more than the part `lag` of it (a straggler, one that was
    dead) goes on from there: what it had no time for is not made.
 7. A role that was dead goes on with what it knew, with the rounds that were under way set right. One that begins afresh

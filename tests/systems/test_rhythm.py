@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from testbed.systems.concord import ConcordOptions
 from testbed.systems.protocols.rhythm import Rhythm, rest_after, steps_to_settle
 from testbed.workloads.optimizer import SGD, Adam
 
@@ -42,18 +43,26 @@ def test_answers_are_late_until_one_was_prompt() -> None:
     assert [*late, rhythm.late] == [True, False, True, True, True, False]
 
 
-def apart(curvatures: torch.Tensor, delay: int, rest: int, rounds: int = 30, momentum: float = 0.9) -> torch.Tensor:
-    """How far two copies that begin 1 apart are after so many rounds, each with its own SGD on a parabola, rate 1."""
+def copies(
+    curvatures: torch.Tensor, delay: int, rest: int, rounds: int = 30, momentum: float = 0.9, outer_rate: float = 1.0
+) -> torch.Tensor:
+    """Where two that begin at 0.5 and -0.5 from 1 are after so many rounds, each with its SGD on a parabola, rate 1."""
     optimizer = SGD(momentum=momentum)
-    x = torch.tensor([[0.5], [-0.5]], dtype=torch.float64).repeat(1, len(curvatures))
-    state = optimizer.start(x)
+    x = torch.tensor([[1.5], [0.5]], dtype=torch.float64).repeat(1, len(curvatures))
+    state, told = optimizer.start(x), x.mean(0)
     for _ in range(rounds):
         sent = x.clone()
         for step in range(delay + rest):
             optimizer.update(state, x, curvatures * x, 1.0)
             if step == delay - 1:
-                x += sent.mean(0) - sent
-    return (x[0] - x[1]).abs()
+                told = told + outer_rate * (sent.mean(0) - told)
+                x += told - sent
+    return x
+
+
+def apart(curvatures: torch.Tensor, delay: int, rest: int, rounds: int = 30) -> torch.Tensor:
+    """How far they are from each other."""
+    return copies(curvatures, delay, rest, rounds).diff(dim=0).abs()[0]
 
 
 @pytest.mark.parametrize("delay", [3, 5, 9, 20, 70])
@@ -62,6 +71,15 @@ def test_copies_swing_apart_without_the_rest_and_come_together_with_it(delay: in
     curvatures = torch.logspace(-3, 0.45, 60)
     assert apart(curvatures, delay, 0).max() > 1
     assert apart(curvatures, delay, rest_after(delay, 0.9)).max() < 0.01
+
+
+@pytest.mark.parametrize("delay", [3, 5, 9, 20, 70])
+def test_their_mean_swings_where_answers_count_too_often(delay: int) -> None:
+    """More than 1.5 times: rest leaves a third of a swing, and with it g times leave up to 1 - 4/3 g of a distance."""
+    curvatures, rest = torch.logspace(-1.5, 0.35, 60), rest_after(delay, 0.9)
+    often = ConcordOptions().outer_rate
+    assert copies(curvatures, delay, rest, rounds=100, outer_rate=often).mean(0).abs().max() < 0.2
+    assert copies(curvatures, delay, rest, rounds=100, outer_rate=1.7).mean(0).abs().max() > 2
 
 
 @pytest.mark.slow
@@ -75,6 +93,14 @@ def test_the_page_has_how_steep_a_direction_may_be() -> None:
     for delay, rest in ((3, 0), (9, 0), (5, 5)):
         limit = 2 * 1.9 * late["steepest"](found[rest][late["DELAYS"].index(delay)])
         below, above = apart(torch.tensor([0.95 * limit, 1.05 * limit]), delay, rest, rounds=300)
+        assert below < 0.5 and above > 2
+    outer = late["by_outer_rate"](0.9)
+    assert late["outer_table"](outer) in (root / "docs" / "own-system.md").read_text()
+    assert (root / "results/reference/late-answers/outer-rates.md").read_text() == late["outer_table"](outer) + "\n"
+    for delay, outer_rate in ((5, 1.4), (13, 1.6), (70, 2.0)):
+        limit = 2 * 1.9 * late["steepest"](outer[outer_rate][late["DELAYS"].index(delay)])
+        near = torch.tensor([0.95 * limit, 1.05 * limit])
+        below, above = copies(near, delay, 20, rounds=600, outer_rate=outer_rate).mean(0).abs()
         assert below < 0.5 and above > 2
 
 
