@@ -14,7 +14,7 @@ Four stages, each of which goes on where it was stopped:
 3. In every cell all others are timed (`--timing-only`, with the sizes that stage 2 recorded): their time to the target
    is when the steps of stage 2 are done here. Of those that go by the network (`OVERLAPS`) the steps depend on it, and
    they are played in every cell. Where such a one has made the file's steps before any other system is at the target,
-   and is not there itself, it is played with twice as many, and so on (`MORE`): who waits for nobody has steps to
+   and is not there itself, it is played with half as many more, and so on (`MORE`): who waits for nobody has steps to
    spare, and the schedule of its rate is told so. On a network of more regions the steps of stage 2 are the fewest
    there may be: the more parts a batch is in, the more do those need whose workers train each by itself. Whoever is
    the best there by these is played with as many regions, until who is the best was (`confirmed`).
@@ -65,8 +65,8 @@ PROFILES = {
 DEVICES = ("m60", "l40s", "h100")
 WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final metrics are compared
 LONGER = (100, 200)  # steps between two averagings
-SELDOM = {"local-sgd": (400, 800)}  # of these besides
-MORE = (2, 3, 4, 6, 8)  # times the file's steps, for who has made these before anybody else is there
+SELDOM = {"local-sgd": (400, 800)}  # of these besides, with twice the file's steps
+MORE = (1.5, 2, 3, 4, 6, 8)  # times the file's steps, for who has made these before anybody else is there
 COLUMNS = ["system", "seed", "steps", "target_s", "held_s", "resolution", "mean_step_s", "waiting"]
 PLAYING = Lock()  # of what several cells need
 MAP = Path(__file__).with_name("own_map.py")
@@ -228,7 +228,7 @@ class Base:
         periods = {name: period_of(known, name) for name in known.systems if name not in OVERLAPS}
         often = {name: period for name, period in periods.items() if period <= max(LONGER)}
         kinds, steps, folder = {}, known.training.steps, plan.records / workload
-        for kind, systems, more in (("", often, []), ("-seldom", periods.keys() - often, at_most(steps * MORE[0]))):
+        for kind, systems, more in (("", often, []), ("-seldom", periods.keys() - often, at_most(2 * steps))):
             if chosen := {name: periods[name] for name in periods if name in systems}:
                 kinds[kind] = others_in(plan, folder / f"base{kind}", experiment, chosen, more)
         overlapping = [name for name in known.systems if name in OVERLAPS]
@@ -275,7 +275,7 @@ class Cell:
             others = self._confirmed(others, [of_played(run, 0.0) for name, run in whole.items() if name != OURS])
         first_s = ahead(others, "target_s").min()
         for name in whole:
-            for steps in (self.base.steps * times for times in MORE):
+            for steps in (int(self.base.steps * times) for times in MORE):
                 if is_there(whole[name]) or whole[name].summary["time_s"].mean() >= first_s:
                     break
                 whole[name] = self._play(f"{name}-{steps}-steps", [name], *all_, *at_most(steps))

@@ -159,9 +159,9 @@ def test_the_best_other_is_played_with_as_many_regions_as_a_cell_has(
     ("there_at", "other_s", "played"),
     [
         (400, 3.0, ["concord"]),
-        (1200, 9.0, ["concord", "concord-800-steps", "concord-1200-steps"]),
-        (1200, 1.5, ["concord", "concord-800-steps"]),  # whose 2 s are more than that
-        (9999, None, ["concord", *(f"concord-{steps}-steps" for steps in (800, 1200, 1600, 2400, 3200))]),
+        (1200, 9.0, ["concord", *(f"concord-{steps}-steps" for steps in (600, 800, 1200))]),
+        (1200, 1.4, ["concord", "concord-600-steps"]),  # whose 1.5 s are more than that
+        (9999, None, ["concord", *(f"concord-{steps}-steps" for steps in (600, 800, 1200, 1600, 2400, 3200))]),
     ],
 )
 def test_who_overlaps_has_as_many_steps_as_it_makes_in_the_time_of_the_others(
