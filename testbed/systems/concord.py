@@ -16,6 +16,7 @@ takes, whatever it is and becomes, and steps go on meanwhile. With a, b, s, C an
     rest     2 / (1 - momentum) steps between an answer and the next round, where answers come late (`rhythm`)
     rate     times 1 / sqrt(members) for each link that rests, of which each goes by its own part of the batch
     outer    what is told over such a link counts `outer_rate` times: C(g (x - a)), and s is a g-th of what comes of it
+    code     C leaves out 0.05 of a mean square, or 0.25 where bits are half of the time between rounds (`servers`)
     end      x - a up the tree, then Z less what all began at down, in some four bits: the same at every worker
 
 Decisions:
@@ -29,8 +30,9 @@ Decisions:
 4. Answers that come late correct what the gradients have corrected already: hence the rest (`rhythm`).
 5. Who trains on with others only now and then makes steps of its own batch: hence the rate, of which the experiment
    states the one for the whole batch. `scaled` turns this off. What it makes is little then, and the mean of n has a
-   root of n less noise: so that is counted more than once (an outer rate; Reddi et al. 2021, DiLoCo). In a steep
-   direction g times leave up to 1 - (1 + 1/e) g of a distance (docs/own-system.md): above 1.46 it swings, so g is 1.4.
+   root of n less noise: so that is counted more than once (an outer rate; Reddi et al. 2021, DiLoCo), at most that
+   root. In a steep direction g times leave up to 1 - (1 + 1/e) g of a distance (docs/own-system.md): above 1.46 it
+   swings, so g is 1.4.
 6. Answers tell the furthest step. A worker that is behind by more than the part `lag` of it (a straggler, one that was
    dead) goes on from there: what it had no time for is not made.
 7. A role that was dead goes on with what it knew, with the rounds that were under way set right. One that begins afresh
@@ -67,7 +69,7 @@ from testbed.systems.protocols.inbox import Inbox
 from testbed.systems.protocols.regional import means_of
 from testbed.systems.protocols.replica import Replica
 from testbed.systems.protocols.rhythm import Rest, Rhythm
-from testbed.systems.protocols.servers import AveragingServers, Report, ServerState, furthest_in
+from testbed.systems.protocols.servers import COARSE, EMPTY, FINE, AveragingServers, Report, ServerState, furthest_in
 from testbed.types import Count, Fraction, Positive
 from testbed.workloads.muon import Muon
 from testbed.workloads.optimizer import SGD, SGDState
@@ -83,7 +85,8 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     waiting : of the rule: the part of compute time that waiting for the LAN may take
     drift : of the rule: the most steps that workers are to make by themselves to keep to that
     lan_rest, wan_rest : steps between an answer and the next round of its link: by the rule, or so many
-    error : how coarse the code is: mean square of what it leaves out, as a part of what there is; 0: float32
+    error : how coarse the code is, by the rule, or so much: mean square of what it leaves out, as a part of what there
+        is; 0: float32
     outer_rate : how often what a member tells is counted, where answers come late
     scaled : whether the rate goes by the root of how many workers a step is averaged with
     coding, merge, velocity : see the module's rules 8 and 9
@@ -99,7 +102,7 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     drift: Count = 1
     lan_rest: Rest = "auto"
     wan_rest: Rest = "auto"
-    error: Annotated[float, msgspec.Meta(ge=0, le=0.25)] = 0.05
+    error: Literal["auto"] | Annotated[float, msgspec.Meta(ge=0, le=0.25)] = "auto"
     outer_rate: Annotated[float, msgspec.Meta(gt=0, lt=2)] = 1.4
     scaled: bool = True
     coding: Literal["difference", "feedback"] = "difference"
@@ -137,7 +140,8 @@ class Concord(AveragingServers):
             if not (isinstance(self.inner, SGD) and self.inner.momentum):
                 raise InputError('concord: velocity = "averaged" needs an SGD with a momentum')
             layout = Layout.of([(f"{part} {it.name}", it.shape) for part in ("weights", "velocity") for it in layout])
-        code, last = _code(layout, options.error), _code(layout, options.end_error)
+        fine, coarse = (FINE, COARSE) if options.error == "auto" else (options.error, options.error)
+        fine_code, coarse_code, last = (_code(layout, error) for error in (fine, coarse, options.end_error))
         self.wan_together, self.wan_rest = options.wan == "together", options.wan_rest
         self.carried, self.scaled = self.inner.carried, options.scaled
         self.outer_rate = options.outer_rate
@@ -146,8 +150,8 @@ class Concord(AveragingServers):
         if self._feeds_back:
             self._gradient_work += self.task.passes(3)
         codes = Codes(
-            up=self.coder(code, "difference"),
-            down=self.coder(code, "answer"),
+            up=(self.coder(fine_code, "difference"), self.coder(coarse_code, "difference")),
+            down=(self.coder(fine_code, "answer"), self.coder(coarse_code, "answer")),
             last=self.coder(last, "last"),
             mean=self.coder(last, "mean"),
             floats=self.coder(Float32(layout)),
@@ -179,6 +183,7 @@ class Concord(AveragingServers):
     async def worker(self, node: Node, state: WorkerState) -> None:
         learner = self.task.learner(self.worker_index(node))
         inbox = Inbox(node)
+        await self.ask_trip(node, state.rhythm)
         async for step in node.steps(state):
             began_s = node.now()
             loss, gradient = await node.compute(self._gradient_work, self._gradient, learner, state, step)
@@ -222,14 +227,14 @@ class Concord(AveragingServers):
         """Begin a round."""
         state.rhythm.begin(state.step, node.now())
         key = Key(self.task.seed, self.worker_index(node), state.step)
-        buffers = await node.compute(self.accounts.sending, self._difference, state, key)
-        report = Report(state.step_s, state.rhythm.round_s, state.rhythm.gap_s)
+        buffers = await node.compute(self.accounts.sending, self._difference, node.name, state, key)
+        report = Report.of(state.link, state.rhythm, state.step_s)
         numbers = (float(state.step), float(state.link.number), *report)
         await node.send(node.server, Message("difference", state.step, buffers, numbers))
 
-    def _difference(self, state: WorkerState, key: Key) -> Sequence:
+    def _difference(self, name: str, state: WorkerState, key: Key) -> Sequence:
         x, size = self._x(state), state.weights.numel()
-        buffers = self.accounts.send(state.link, x, key, self.times(state.rhythm))
+        buffers = self.accounts.send(state.link, x, key, self.times(name, state.rhythm))
         if self._feeds_back:
             state.left = (x - state.link.told - state.link.sent)[:size]
         return buffers
@@ -246,7 +251,7 @@ class Concord(AveragingServers):
     async def _until_answered(self, node: Node, state: WorkerState, inbox: Inbox) -> str:
         """Take in what comes until no round is under way; the kind of the last message."""
         kind = ""
-        while state.link.waiting:
+        while state.link.waiting or state.rhythm.asking:
             kind = await self._next_answer(node, state, inbox)
         return kind
 
@@ -263,12 +268,17 @@ class Concord(AveragingServers):
             return ""
         _, message, came_s = arrived
         if message.kind == BACK:
+            state.rhythm.asking = False
             await node.send(node.server, self.accounts.ask(state.link))
             return BACK
+        if message.kind == EMPTY:
+            state.rhythm.told(came_s)
+            return EMPTY
         if message.kind == "answer":
             state.rhythm.answer(state.step, came_s, self.carried, self.options.lan_rest)
             state.period = int(message.numbers[1])
             state.scale = message.numbers[2] * self.scale(node.name, state.rhythm)
+            state.link.coarse = bool(message.numbers[3])
         await node.compute(self.taking(message), self._take, state, message)
         state.furthest = max(state.furthest, furthest_in(message))
         return message.kind

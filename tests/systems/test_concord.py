@@ -236,6 +236,16 @@ def test_the_mode_changes_while_the_run_goes_on() -> None:
     assert min(periods[0]) > 0 and periods[1] == {0}, periods
 
 
+@pytest.mark.parametrize(("lan", "coarse"), [(Link(1, 0.5), True), (Link(1000, 300), False), (Link(1000, 0.5), False)])
+def test_rounds_are_coded_coarsely_where_their_bits_are_what_they_take(lan: Link, coarse: bool) -> None:
+    """30,000 elements, some 9 kB: on a LAN of 1 Mbit/s those of two workers take more than two steps of rest."""
+    task = quadratic_task(Roles(("a", "b"), 2, "a", "tree"), STEPS, layout=Layout.of([("w", (30_000,))]))
+    played = play("concord", task, network(("a", "b"), lan, Link(1000, 300)), {"end": False})
+    for name in task.roles.workers:
+        assert played.states[name].link.coarse == coarse, played.states[name].rhythm
+    assert not any(played.states[name].link.coarse for name in task.roles.lpss), "most of a WAN round is its way"
+
+
 @pytest.mark.slow
 def test_nobody_waits_for_the_wan() -> None:
     near, far = (

@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from testbed.codecs.adaptive import Adaptive
+from testbed.codecs.costs import size_of
+from testbed.layout import Layout
 from testbed.systems.concord import ConcordOptions
 from testbed.systems.protocols.rhythm import Rhythm, rest_after, steps_to_settle
+from testbed.systems.protocols.servers import COARSE, FINE, FINER
 from testbed.workloads.optimizer import SGD, Adam
 
 
@@ -41,6 +45,29 @@ def test_answers_are_late_until_one_was_prompt() -> None:
         rhythm.begin(0, 0.0)
         rhythm.answer(delay, 1.0, 0.9, chosen)  # type: ignore[arg-type]
     assert [*late, rhythm.late] == [True, False, True, True, True, False]
+
+
+def test_what_bits_take_is_measured_against_all_else_until_the_next_round() -> None:
+    """A round of 0.5 s, of which an empty message would take 0.1, and 0.3 s from its answer to the next."""
+    rhythm = Rhythm()
+    rhythm.ask(0.9)
+    rhythm.begin(7, 1.0)
+    rhythm.told(1.0)
+    rhythm.answer(16, 1.5, carried=0.9)
+    assert rhythm.bits(1.8) == 0, "nobody knows yet when the next one begins"
+    rhythm.begin(36, 1.8)
+    assert rhythm.bits(1.0) == pytest.approx(0.4 / 0.4) and rhythm.bits(1.8) == pytest.approx(1.8)
+    rhythm.answer(37, 2.0, carried=0.9)
+    assert rhythm.bits(1.0) == 0, "the next one begins with a step, however few they are"
+
+
+def test_the_coarser_code_is_the_better_one_where_half_of_the_time_is_bits() -> None:
+    """T(e) / (1 - e), of the share of a finer round's time that its bits take."""
+    part = next(share for share in range(100) if (1 - share / 100 * (1 - 1 / FINER)) / (1 - COARSE) < 1 / (1 - FINE))
+    assert part == 50
+    vector, layout = torch.randn(100_000, generator=torch.Generator().manual_seed(0)), Layout.of([("w", (100_000,))])
+    fine, coarse = (size_of(Adaptive(layout, error).encode(vector)) for error in (FINE, COARSE))
+    assert fine / coarse == pytest.approx(FINER, rel=0.01)
 
 
 def copies(

@@ -51,6 +51,8 @@ from testbed.roles.attendance import BACK, CATCH_UP
 from testbed.roles.compute import Work
 from testbed.systems.protocols.base import Task
 
+Telling = tuple[list[int], Sequence]  # the places of members, and what they are told
+
 
 @dataclass
 class Member:
@@ -67,6 +69,7 @@ class Member:
     closed: int = 0
     questions: int = 0  # that it has asked
     asking: bool = False
+    coarse: bool = False  # how it is to code
 
     @property
     def waiting(self) -> bool:
@@ -94,10 +97,13 @@ class Books:
 
 @dataclass(frozen=True)
 class Codes:
-    """Codecs of what members send and servers answer, of the last of both, and of what is told in full."""
+    """Codecs of what members send and servers answer, of the last of both, and of what is told in full.
 
-    up: Any
-    down: Any
+    The first two are there twice, the finer one first; either decodes what the other has coded.
+    """
+
+    up: tuple[Any, Any]
+    down: tuple[Any, Any]
     last: Any
     mean: Any
     floats: Any
@@ -116,7 +122,7 @@ class Accounts:
     def __init__(self, task: Task, start: torch.Tensor, codes: Codes) -> None:
         self.start, self.codes = start, codes
         self._task = task
-        self._vectors = codes.up.layout.size / task.layout.size  # of the model's size, in one
+        self._vectors = codes.floats.layout.size / task.layout.size  # of the model's size, in one
 
     def member(self) -> Member:
         """One that has sent nothing."""
@@ -131,8 +137,9 @@ class Accounts:
 
     def send(self, member: Member, x: torch.Tensor, key: Key, times: float = 1.0) -> Sequence:
         """Open a round with what x differs by from what was told, to be counted so many times."""
-        buffers: Sequence = self.codes.up.encode((x - member.told).mul_(times), key)
-        member.sent = self.codes.up.decode(buffers) / times
+        code = self.codes.up[member.coarse]
+        buffers: Sequence = code.encode((x - member.told).mul_(times), key)
+        member.sent = code.decode(buffers) / times
         member.number += 1
         return buffers
 
@@ -149,7 +156,7 @@ class Accounts:
 
     def count(self, books: Books, place: int, message: Message, last: bool = False) -> None:
         """Take a member's part into z."""
-        part = (self.codes.last if last else self.codes.up).decode(message.buffers)
+        part = (self.codes.last if last else self.codes.up[0]).decode(message.buffers)
         for into in (books.total, books.parts):
             into.add_(part, alpha=1 / len(books.counted))
         books.counted[place] = int(message.numbers[1])
@@ -159,18 +166,19 @@ class Accounts:
             books.credited.remove(place)
             books.credit[place].zero_()
 
-    def answer(self, books: Books, places: Sequence[int], key: Key) -> list[tuple[list[int], Sequence]]:
+    def answer(self, books: Books, places: Sequence[int], key: Key, coarse: bool = False) -> list[Telling]:
         """What some members are told: who, and what. Whoever has been told the same is again, which is coded once."""
+        code = self.codes.down[coarse]
         self._give_credit(books)
         telling = books.total
         for place in books.credited:
             telling = telling + books.credit[place]
-        answers: list[tuple[list[int], Sequence]] = []
+        answers: list[Telling] = []
         for same in sorted({books.same[place] for place in places}):
             alike = [place for place in places if books.same[place] == same]
             told = books.told[alike[0]]
-            buffers = self.codes.down.encode(telling - told, replace(key, step=key.step + len(answers)))
-            self._note(books, alike, told + self.codes.down.decode(buffers))
+            buffers = code.encode(telling - told, replace(key, step=key.step + len(answers)))
+            self._note(books, alike, told + code.decode(buffers))
             answers.append((alike, buffers))
         return answers
 
@@ -193,7 +201,7 @@ class Accounts:
 
     def take(self, member: Member, message: Message) -> torch.Tensor:
         """Close the round that is under way, the first of two; returns what x is to be moved by."""
-        change: torch.Tensor = self.codes.down.decode(message.buffers)
+        change: torch.Tensor = self.codes.down[0].decode(message.buffers)
         member.told.add_(change)
         change.sub_(member.sent)
         if len(member.behind):
@@ -279,7 +287,7 @@ class Accounts:
 
     def sending(self, buffers: Sequence) -> Work:
         """x, a and their difference; coded, and decoded for s."""
-        return self._coded(self.codes.up, buffers) + self.passes(3)
+        return self._coded(self.codes.up[0], buffers) + self.passes(3)
 
     def sending_last(self, buffers: Sequence) -> Work:
         """The same, and s of a round under way."""
@@ -287,16 +295,16 @@ class Accounts:
 
     def counting(self, message: Message, last: bool = False) -> Work:
         """Decoded and added to z, and to what has been since the last answer."""
-        return self._task.decoding(self.codes.last if last else self.codes.up, message) + self.passes(5)
+        return self._task.decoding(self.codes.last if last else self.codes.up[0], message) + self.passes(5)
 
-    def answering(self, answers: Sequence[tuple[list[int], Sequence]]) -> Work:
+    def answering(self, answers: Sequence[Telling]) -> Work:
         """Each: z, b and their difference; coded, and decoded for b, which is written for each member."""
-        coded = (self._coded(self.codes.down, buffers) + self.passes(4 + len(alike)) for alike, buffers in answers)
+        coded = (self._coded(self.codes.down[0], buffers) + self.passes(4 + len(alike)) for alike, buffers in answers)
         return sum(coded, Work())
 
     def taking(self, message: Message) -> Work:
         """Decoded; s is read, a and x are read and written."""
-        return self._task.decoding(self.codes.down, message) + self.passes(6)
+        return self._task.decoding(self.codes.down[0], message) + self.passes(6)
 
     def closing(self, buffers: Sequence) -> Work:
         """z, what all began at and their difference; coded; then as `passing_on`."""

@@ -46,6 +46,9 @@ class Rhythm:
     answered_s: float = 0.0  # 0: never
     gap_s: float = 0.0  # from an answer to the next round
     round_s: float = 0.0  # from the beginning of a round to its answer; 0: none has been answered
+    asked_s: float = 0.0  # when an empty message was sent
+    trip_s: float = 0.0  # what that and its answer took; 0: it is on its way, or none was sent
+    asking: bool = False
 
     def begin(self, step: int, now_s: float) -> None:
         """A round begins."""
@@ -62,3 +65,21 @@ class Rhythm:
         by_rule = rest_after(step - self.began if delay is None else delay, carried)
         self.rest = by_rule if chosen == "auto" else chosen
         self.late, self.until = bool(by_rule or self.rest), step + self.rest
+
+    def bits(self, finer: float) -> float:
+        """What `finer` times its bits take of the time from one round to the next, over all else in it.
+
+        All else is the rest and what an empty message takes. 0 where this is not known, and where answers are prompt:
+        then the next round begins with a step anyway, which fewer bits would not make sooner.
+        """
+        if not (self.late and self.round_s and self.gap_s and self.trip_s):
+            return 0.0
+        return max(0.0, self.round_s - self.trip_s) * finer / (self.gap_s + self.trip_s)
+
+    def ask(self, now_s: float) -> None:
+        """An empty message is sent."""
+        self.asked_s, self.asking = now_s, True
+
+    def told(self, now_s: float) -> None:
+        """It is answered."""
+        self.trip_s, self.asking = now_s - self.asked_s, False

@@ -9,6 +9,13 @@ affair. The next round of a link begins some steps after the answer (`rhythm`).
 A run may end with the average at every worker: all send what they have not told yet ("last"), up to the global server,
 whose z is then the mean of all x and comes down, the same bytes to all ("mean"). That closes rounds that are under way,
 too: nobody waits for their answers first, and who has sent its last is owed none.
+
+How coarse rounds are coded a server decides as well. With a code that leaves out the part e of a difference's mean
+square a round takes 1 - e of it away; where one begins every T(e) seconds and copies come apart at some pace, what they
+differ by goes with T(e) / (1 - e). There are codes that leave out 0.05 and 0.25, of which the finer has 1.73 times the
+bits: so the coarser is better where bits in the finer would take half of T or more. What of T is bits a member
+knows by what an empty message and its answer take, with which it begins a segment; of all members the smallest part
+counts, which is that of the last to send, who waits for nobody.
 """
 
 from __future__ import annotations
@@ -35,14 +42,26 @@ from testbed.systems.protocols.inbox import Inbox
 from testbed.systems.protocols.rhythm import Rest, Rhythm
 
 LATE = 3  # times what a round takes with what is before it, a server waits
+FINE, COARSE = 0.05, 0.25  # codes' errors
+FINER = 1.73  # times the bits that the former takes, of a Gaussian vector
+EMPTY = "empty"  # a message that is to be answered by another
 
 
 class Report(NamedTuple):
-    """What a member's last step, its last round, and the pause before that took it, in seconds; 0: not known."""
+    """What a member's last step, its last round, and the pause before that took it, in seconds; 0: not known.
+
+    And what the bits of a round would take of it in the finer code, over all else (`Rhythm.bits`).
+    """
 
     step_s: float = 0.0
     round_s: float = 0.0
     gap_s: float = 0.0
+    bits: float = 0.0
+
+    @staticmethod
+    def of(link: Member, rhythm: Rhythm, step_s: float = 0.0) -> Report:
+        """A member's."""
+        return Report(step_s, rhythm.round_s, rhythm.gap_s, rhythm.bits(FINER if link.coarse else 1.0))
 
     @property
     def pace_s(self) -> float:
@@ -164,9 +183,22 @@ class AveragingServers(System):
         server = self.task.roles.server_of(name)
         return 1 / sqrt(len(self.task.roles.clients_of(server))) if self.scaled and rhythm.late and server else 1.0
 
-    def times(self, rhythm: Rhythm) -> float:
-        """How often what this member tells is counted: prompt answers make one model of all, which has its own rate."""
-        return self.outer_rate if rhythm.late else 1.0
+    def times(self, name: str, rhythm: Rhythm) -> float:
+        """How often what this member tells is counted: prompt answers make one model of all, which has its own rate.
+
+        The mean of n copies has a root of n less noise than each: no more often than that.
+        """
+        members = len(self.task.roles.clients_of(self.task.roles.server_of(name) or ""))
+        return min(self.outer_rate, sqrt(members)) if rhythm.late else 1.0
+
+    def coarse(self, state: ServerState) -> bool:
+        """How members and their server are to code: coarsely where finer bits would be most of what a round takes."""
+        return min((bits for *_, bits in state.reports if bits), default=0.0) > 1
+
+    async def ask_trip(self, node: Node, rhythm: Rhythm) -> None:
+        """Send the server an empty message, to measure what that takes."""
+        rhythm.ask(node.now())
+        await node.send(node.server, Message(EMPTY))
 
     async def lps(self, node: Node, state: ServerState) -> None:
         await self._serve(node, state)
@@ -177,7 +209,9 @@ class AveragingServers(System):
     async def _serve(self, node: Node, state: ServerState) -> None:
         """Take in all that has come, then answer; until the members' segment is over."""
         inbox, desk = Inbox(node), Desk(node.clients, node.now())
-        while inbox.items or state.link.waiting or not node.all_ended(desk.members):
+        if node.name != node.global_server:
+            await self.ask_trip(node, state.rhythm)
+        while inbox.items or state.link.waiting or state.rhythm.asking or not node.all_ended(desk.members):
             arrived = await inbox.next(node, "its members", self._deadline_s(state, desk))
             if arrived is not None:
                 await self._take_in(node, state, desk, *arrived[:2])
@@ -198,6 +232,9 @@ class AveragingServers(System):
             desk.late.remove(peer)
             self._record(node, state, peer, back=True)
         place = desk.members.index(peer)
+        if message.kind == EMPTY:
+            await node.send(peer, message)
+            return
         if message.kind == BACK:
             desk.forget(peer)
             work, step = self.accounts.passes(3), state.furthest
@@ -224,8 +261,9 @@ class AveragingServers(System):
         first, stream = state.told, self.task.roles.stream_of(node.name)
         state.told += len(due)
         key = Key(self.task.seed, stream, first)
-        answers = await node.compute(self.accounts.answering, self.accounts.answer, state.books, places, key)
-        numbers = (float(state.furthest), float(state.period), self.scale(node.name, state.rhythm))
+        coarse = self.coarse(state)
+        answers = await node.compute(self.accounts.answering, self.accounts.answer, state.books, places, key, coarse)
+        numbers = (float(state.furthest), float(state.period), self.scale(node.name, state.rhythm), float(coarse))
         for number, (alike, buffers) in enumerate(answers, first):
             await node.broadcast([desk.members[place] for place in alike], Message("answer", number, buffers, numbers))
         desk.owed.difference_update(due)
@@ -272,19 +310,23 @@ class AveragingServers(System):
         state.answers = 0
         number = state.link.number
         key = Key(self.task.seed, self.task.roles.stream_of(node.name), number)
-        what = state.link, state.books.total, key, self.times(state.rhythm)
+        what = state.link, state.books.total, key, self.times(node.name, state.rhythm)
         buffers = await node.compute(self.accounts.sending, self.accounts.send, *what)
         state.rhythm.begin(state.furthest, node.now())
-        report = Report(0.0, state.rhythm.round_s, state.rhythm.gap_s)
-        numbers = (float(state.furthest), float(state.link.number), *report)
+        numbers = (float(state.furthest), float(state.link.number), *Report.of(state.link, state.rhythm))
         await node.send(node.server, Message("difference", number, buffers, numbers))
 
     async def _take_from_above(self, node: Node, state: ServerState, desk: Desk, message: Message) -> None:
         if message.kind == BACK:
+            state.rhythm.asking = False
             await node.send(node.server, self.accounts.ask(state.link))
+            return
+        if message.kind == EMPTY:
+            state.rhythm.told(node.now())
             return
         await node.compute(self.taking(message), self._take_above, state, message)
         if message.kind == "answer":
+            state.link.coarse = bool(message.numbers[3])
             delay = self._delay_above(state, node.now())
             state.rhythm.answer(state.furthest, node.now(), self.carried, self.wan_rest, delay)
             if state.rhythm.rest:
@@ -370,6 +412,7 @@ class AveragingServers(System):
     async def rejoin(self, node: Node, state: Any) -> None:
         """Ask the server above, and let the members ask, what became of rounds under way."""
         if node.name != node.global_server:
+            state.rhythm.asking = False
             await node.send(node.server, self.accounts.ask(state.link))
         await node.broadcast(node.clients, Message(BACK, 0))
 

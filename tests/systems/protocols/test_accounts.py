@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Literal
 
 import pytest
 import torch
@@ -23,8 +24,9 @@ EVENTS = ["step", "send", "last", "serve", "answer", "mean", "take", "ask", "los
 class OneLink:
     """A member, a server, and messages on their way, in order each way."""
 
-    def __init__(self, error: float, times: float = 1.0) -> None:
+    def __init__(self, error: float | Literal["auto"], times: float = 1.0) -> None:
         self.times = times
+        """`error` "auto": every other round is coded coarsely, and two of three answers are."""
         options = ConcordOptions(error=error, end_error=0.0)
         self.accounts = Concord(quadratic_task(Roles(("a",), 1, "a", "tree"), 9), options).accounts
         self.books, self.member = self.accounts.books(1), self.accounts.member()
@@ -41,6 +43,7 @@ class OneLink:
 
     def send(self) -> None:
         if not self.member.waiting:
+            self.member.coarse = bool(self.steps % 2)
             self._told(self.accounts.send(self.member, self.x, Key(0, 0, self.steps), self.times), "difference")
 
     def last(self) -> None:
@@ -78,7 +81,7 @@ class OneLink:
 
     def answer(self) -> None:
         if self.owed:
-            [(_, buffers)] = self.accounts.answer(self.books, [0], Key(0, 1, self.steps))
+            [(_, buffers)] = self.accounts.answer(self.books, [0], Key(0, 1, self.steps), bool(self.steps % 3))
             self.down.append(Message("answer", 0, buffers))
             self.owed = False
 
@@ -115,9 +118,11 @@ class OneLink:
 
 
 @pytest.mark.parametrize("times", [1.0, 1.4])
-@pytest.mark.parametrize("error", [0.0, 0.25])
+@pytest.mark.parametrize("error", [0.0, "auto"])
 @given(st.lists(st.sampled_from(EVENTS), max_size=60))
-def test_nothing_is_lost_and_all_counts_as_often_as_it_should(error: float, times: float, events: list[str]) -> None:
+def test_nothing_is_lost_and_all_counts_as_often_as_it_should(
+    error: float | Literal["auto"], times: float, events: list[str]
+) -> None:
     link = OneLink(error, times)
     for event in events:
         getattr(link, event)()
