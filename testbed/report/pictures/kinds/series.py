@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from testbed.record.reader import Run
 from testbed.record.series import Axis, Grid, grid, labels
@@ -35,6 +36,7 @@ TICK_LETTERS = 64  # below all panels of a row
 SHADED = 8  # runs of a single system whose losses are drawn, each in a shade of its own
 LABEL_LETTERS = 22  # of a row's axis
 BARS = 0.8  # of the room between two places, which the bars of one take
+ASIDE_INCHES = 0.05  # between the whiskers of two systems at a place
 PANELS = 4
 WIDTH_INCHES, HEIGHT_INCHES, ROW_INCHES = 11.0, 7.2, 2.1
 
@@ -177,7 +179,10 @@ def _panel(
         if lines:
             order = np.argsort(x)
             style = parts.stroke(system, linestyle=look(system).line)
-            axes.errorbar(x[order], means[order], yerr=halves[:, order], capsize=2, **style)
+            drawn = axes.errorbar(x[order], means[order], yerr=halves[:, order], capsize=2, **style)
+            aside = ScaledTranslation((number - (len(systems) - 1) / 2) * ASIDE_INCHES, 0, axes.figure.dpi_scale_trans)
+            for part in drawn.get_children():  # whiskers side by side, wherever the axis has its values
+                part.set_transform(axes.transData + aside)
         else:
             width = BARS / len(systems)
             shift = (number - (len(systems) - 1) / 2) * width
