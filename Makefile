@@ -180,7 +180,7 @@ reference-faults-emulated: setup-dev  ## a part of that on both fabrics, into re
 # Some 25 runs a workload and seed, and a timing-only one of each other system in each of the 15 cells. Its records are
 # kept, too, but for models, checkpoints and single events: another machine goes on with them.
 reference-own: setup-dev  ## our own system beside the best other, 5 networks x 3 devices x 2 workloads, into results/reference/own: a night; goes on where it was stopped
-	$(BIN)/python -P benchmarks/own_grid.py --records results/reference/own/records --out results/reference/own
+	$(BIN)/python -P benchmarks/own_grid --records results/reference/own/records --out results/reference/own
 
 SKEWED := baseline,weightgrad,local-sgd,concord,concord-waits-for-wan,concord-feedback,concord-coarsest,concord-counts-once,concord-no-momentum
 

@@ -14,8 +14,10 @@ import pytest
 
 HOME = Path(__file__).parents[1]
 KEPT = HOME / "results" / "reference" / "own"
-GRID: dict[str, Any] = runpy.run_path(str(HOME / "benchmarks" / "own_grid.py"), run_name="imported")
-MAP: dict[str, Any] = runpy.run_path(str(HOME / "benchmarks" / "own_map.py"), run_name="imported")
+SCRIPTS = HOME / "benchmarks" / "own_grid"
+GRID: dict[str, Any] = runpy.run_path(str(SCRIPTS), run_name="imported")
+ROWS: dict[str, Any] = runpy.run_path(str(SCRIPTS / "own_rows.py"), run_name="imported")
+MAP: dict[str, Any] = runpy.run_path(str(SCRIPTS / "own_map.py"), run_name="imported")
 
 
 def rows(device: str, system: str, *target_s: float | None, waiting: float = 0.1, later_s: float = 0.0) -> list[Any]:
@@ -75,7 +77,7 @@ def test_what_is_known_is_written_after_each_workload(tmp_path: Path, monkeypatc
     scope = GRID["main"].__globals__
     monkeypatch.setitem(scope, "measured", measured)
     monkeypatch.setitem(scope, "finals", finals)
-    monkeypatch.setattr("sys.argv", ["own_grid.py", "--workloads", "own,never", "--out", str(tmp_path)])
+    monkeypatch.setattr("sys.argv", ["own_grid", "--workloads", "own,never", "--out", str(tmp_path)])
     with pytest.raises(KeyboardInterrupt):
         GRID["main"]()
     assert pd.read_csv(tmp_path / "grid.csv")["speedup"].tolist() == [2.0, 2.0]
@@ -211,7 +213,7 @@ def test_who_averages_now_and_then_is_played_at_longer_periods_as_well(tmp_path:
 
 def test_what_averages_now_and_then_is_held_with_its_next_averaging_or_with_one_right_then() -> None:
     done_s = np.cumsum([0.0, 1.0, 1.0, 1.0, 5.0, 1.0, 1.0, 1.0, 5.0])  # an averaging of 4 s every four steps
-    held_at = GRID["held_at"]
+    held_at = ROWS["held_at"]
     assert held_at("baseline", done_s, 5.5, 3.0, 0) == 5.5
     assert held_at("diloco", done_s, 10.0, 6.0, 4) == 16.0
     assert held_at("local-sgd", done_s, 10.0, 6.0, 4) == 14.0

@@ -1,6 +1,6 @@
-"""The map of our own system from what `own_grid.py` found: tables, sentences and a picture.
+"""The map of our own system from what `own_grid` found: tables, sentences and a picture.
 
-    python benchmarks/own_map.py [FOLDER]
+    python benchmarks/own_grid/own_map.py [FOLDER]
 
 Reads systems.csv (each system and seed in each cell: when the reported model is at the target, and when every worker
 holds one that is) and, where it is there, finals.csv (final metrics) of the folder, and writes grid.csv, grid.md and
@@ -84,7 +84,7 @@ def _table(frame: pd.DataFrame) -> str:
 
 
 def label(system: str) -> str:
-    """A system's name in words, with its period where that is `own_grid.py`'s: three digits."""
+    """A system's name in words, with its period where that is `own_grid`'s: three digits."""
     name, _, period = system.rpartition("-")
     if period.isdigit() and len(period) == 3:
         return f"{look(name).label}, {period}"

@@ -1,0 +1,108 @@
+"""What a run says of the map: a row for each system and seed, when it is at the target and when every worker is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, nan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import testbed
+
+OURS = "concord"
+COLUMNS = ["system", "seed", "steps", "target_s", "held_s", "resolution", "mean_step_s", "waiting"]
+
+
+def ahead(rows: pd.DataFrame, column: str) -> pd.Series:
+    """When each system is there, the geometric mean of the seeds, of those of which all are."""
+    reached = rows.pivot(index="system", columns="seed", values=column).astype(float).dropna()
+    return np.exp(np.log(reached).mean(axis=1))
+
+
+def is_there(run: testbed.Run) -> bool:
+    """Whether every seed came to the target."""
+    return bool(run.summary["time_to_target_s"].notna().all())
+
+
+def steps_needed(run: testbed.Run) -> pd.DataFrame:
+    """By system and seed, of those that came to the target: see `Base.needed`."""
+    reached = run.summary.set_index(["system", "seed"]).dropna(subset="time_to_target_s")
+    done_s = {(result.system, result.seed): times_of(result) for result in run.results}
+    steps = [np.interp(at_s, done_s[key], range(len(done_s[key]))) for key, at_s in reached["time_to_target_s"].items()]
+    return reached.assign(steps=steps, resolution=open_part(reached))[["steps", "resolution"]]
+
+
+def times_of(result: Any) -> np.ndarray:
+    """When so many steps are done, from none to all."""
+    return np.append(0.0, result.steps["time_s"].to_numpy())
+
+
+def open_part(reached: pd.DataFrame) -> pd.Series:
+    """The part by which the time to the target may be off, since it lies between two tests."""
+    return reached["resolution_s"] / reached["time_to_target_s"] / 2
+
+
+def needed_by(run: testbed.Run, seed: str) -> int:
+    """The steps after which one seed was at the target, or ended without."""
+    row = run.summary.set_index("seed").loc[int(seed)]
+    return int(row["steps"] if pd.isna(row["steps_to_target"]) else row["steps_to_target"])
+
+
+def of_played(run: testbed.Run, closing_s: float) -> pd.DataFrame:
+    """A row for each seed of what was played here; `closing_s`: until all hold what is reported."""
+    found = run.summary.assign(target_s=run.summary["time_to_target_s"], steps=run.summary["steps_to_target"])
+    return _rows(found.assign(held_s=found["target_s"] + closing_s, resolution=open_part(found)))
+
+
+def of_others(timed: testbed.Run, needed: pd.DataFrame, periods: Mapping[str, int]) -> pd.DataFrame:
+    """A row for each system and seed that was timed here: when as many steps as it needs are done."""
+    done_s = {result.system: times_of(result) for result in timed.results}
+    rows = []
+    for record in timed.summary.to_dict("records"):
+        system = record["system"]
+        for seed in needed.index.unique("seed"):
+            row = {**record, "seed": seed, **dict.fromkeys(("steps", "resolution", "target_s", "held_s"), nan)}
+            if (system, seed) in needed.index:
+                row |= needed.loc[(system, seed)]
+                row["target_s"] = np.interp(row["steps"], range(len(done_s[system])), done_s[system])
+                row["held_s"] = held_at(system, done_s[system], row["target_s"], row["steps"], periods[system])
+            rows.append(row)
+    return _rows(pd.DataFrame(rows))
+
+
+def held_at(system: str, done_s: np.ndarray, target_s: float, steps: float, period: int) -> float:
+    """When every worker holds the model that was at the target after so many steps."""
+    if not period:
+        return target_s
+    following = ceil(steps / period) * period
+    if not system.startswith("local-sgd"):
+        return float(done_s[following])
+    took_s = np.diff(done_s[following - period : following + 1])  # its averaging is in the longest step
+    return min(float(done_s[following]), target_s + float(took_s.max() - np.median(took_s)))
+
+
+def _rows(found: pd.DataFrame) -> pd.DataFrame:
+    waiting = 1 - (found["mean_compute_s"] + found["mean_codec_s"]) / found["mean_step_s"]
+    return found.assign(waiting=waiting)[COLUMNS]
+
+
+def closing(run: testbed.Run) -> float:
+    """What it takes from the last step until every worker holds the average, which is tested then."""
+    [result] = run.results
+    return float(result.tests["time_s"].max() - result.steps["time_s"].max())
+
+
+def ends_of(run: testbed.Run) -> pd.DataFrame:
+    """A row for each system and seed, of the model that every worker holds in the end: when, and how good it is."""
+    metric = "final_accuracy" if "final_metric" not in run.summary else "final_metric"
+    held_s = [float(result.tests["time_s"].max()) for result in run.results]
+    found = run.summary.assign(metric=run.summary[metric], held_s=held_s)
+    return found[["system", "seed", "steps", "held_s", "final_loss", "metric"]]
+
+
+def in_as_much_time(run: testbed.Run, steps: int) -> int:
+    """The steps that ours makes while the other makes so many, the end with them."""
+    held_s = ends_of(run).groupby("system")["held_s"].mean()
+    return int(steps * held_s.drop(OURS).iloc[0] / held_s[OURS])
