@@ -268,8 +268,7 @@ class Concord(AveragingServers):
             return ""
         _, message, came_s = arrived
         if message.kind == BACK:
-            state.rhythm.asking = False
-            await node.send(node.server, self.accounts.ask(state.link))
+            await self.ask_again(node, state)
             return BACK
         if message.kind == EMPTY:
             state.rhythm.told(came_s)

@@ -61,6 +61,14 @@ def test_what_bits_take_is_measured_against_all_else_until_the_next_round() -> N
     assert rhythm.bits(1.0) == 0, "the next one begins with a step, however few they are"
 
 
+def test_what_comes_after_a_death_is_no_measurement() -> None:
+    rhythm = Rhythm()
+    rhythm.ask(1.0)
+    rhythm.asking = False
+    rhythm.told(9.0)
+    assert rhythm.trip_s == 0
+
+
 def test_the_coarser_code_is_the_better_one_where_half_of_the_time_is_bits() -> None:
     """T(e) / (1 - e), of the share of a finer round's time that its bits take."""
     part = next(share for share in range(100) if (1 - share / 100 * (1 - 1 / FINER)) / (1 - COARSE) < 1 / (1 - FINE))

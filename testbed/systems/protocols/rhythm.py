@@ -47,8 +47,8 @@ class Rhythm:
     gap_s: float = 0.0  # from an answer to the next round
     round_s: float = 0.0  # from the beginning of a round to its answer; 0: none has been answered
     asked_s: float = 0.0  # when an empty message was sent
-    trip_s: float = 0.0  # what that and its answer took; 0: it is on its way, or none was sent
-    asking: bool = False
+    trip_s: float = 0.0  # what the latest that was answered took; 0: none was
+    asking: bool = False  # whether it is on its way
 
     def begin(self, step: int, now_s: float) -> None:
         """A round begins."""
@@ -81,5 +81,6 @@ class Rhythm:
         self.asked_s, self.asking = now_s, True
 
     def told(self, now_s: float) -> None:
-        """It is answered."""
-        self.trip_s, self.asking = now_s - self.asked_s, False
+        """It is answered; of one that was given up, since somebody died meanwhile, that says nothing."""
+        if self.asking:
+            self.trip_s, self.asking = now_s - self.asked_s, False

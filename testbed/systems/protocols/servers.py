@@ -318,8 +318,7 @@ class AveragingServers(System):
 
     async def _take_from_above(self, node: Node, state: ServerState, desk: Desk, message: Message) -> None:
         if message.kind == BACK:
-            state.rhythm.asking = False
-            await node.send(node.server, self.accounts.ask(state.link))
+            await self.ask_again(node, state)
             return
         if message.kind == EMPTY:
             state.rhythm.told(node.now())
@@ -412,9 +411,13 @@ class AveragingServers(System):
     async def rejoin(self, node: Node, state: Any) -> None:
         """Ask the server above, and let the members ask, what became of rounds under way."""
         if node.name != node.global_server:
-            state.rhythm.asking = False
-            await node.send(node.server, self.accounts.ask(state.link))
+            await self.ask_again(node, state)
         await node.broadcast(node.clients, Message(BACK, 0))
+
+    async def ask_again(self, node: Node, state: Any) -> None:
+        """Ask the server what became of rounds under way; what else was on its way is given up."""
+        state.rhythm.asking = False
+        await node.send(node.server, self.accounts.ask(state.link))
 
     def _tell_the_dead(self, node: Node, desk: Desk) -> None:
         """That the segment is over, where all who cannot be dead have ended it."""
