@@ -1,4 +1,4 @@
-"""Concord: workers that never wait for the WAN, and for their own LAN only where that is cheap. This testbed's own.
+"""Concord: workers that hardly ever wait for the WAN, and for their own LAN only where that is cheap; our own system.
 
 Every worker trains a copy of its own. Copies are averaged over links, each for itself (`protocols.accounts`): workers
 with their LPS, LPSs with the global server. What crosses a link is what is new since the last answer, in two or three
@@ -10,6 +10,8 @@ takes, whatever it is and becomes, and steps go on meanwhile. With a, b, s, C an
     LPS      all its workers are in: z <- z + the mean of their s; answers C(z - b)
              no round above under way, and rested: z is its x on the WAN: send C(z - a)
     GS       as an LPS, of LPSs
+    stale    an LPS lets its workers wait once they have made `staleness` steps that no other region has heard of; what
+             they have goes behind a round that is under way
     mode     r = time of a LAN round / time of a step; k = ceil(r / waiting), so that waiting for every k-th step's
              round takes at most the part `waiting` of the compute time. k <= drift: together, every k steps; else
              apart: workers never wait. With `drift` 1 they wait if r <= waiting
@@ -65,11 +67,12 @@ from testbed.roles.node import Node
 from testbed.roles.traits import Orphaned
 from testbed.systems.protocols.accounts import Accounts, Codes, Member
 from testbed.systems.protocols.base import Options, Task
+from testbed.systems.protocols.desk import Report, ServerState, furthest_in
 from testbed.systems.protocols.inbox import Inbox
 from testbed.systems.protocols.regional import means_of
 from testbed.systems.protocols.replica import Replica
 from testbed.systems.protocols.rhythm import Rest, Rhythm
-from testbed.systems.protocols.servers import COARSE, EMPTY, FINE, AveragingServers, Report, ServerState, furthest_in
+from testbed.systems.protocols.servers import COARSE, EMPTY, FINE, HOLD, AveragingServers
 from testbed.types import Count, Fraction, Positive
 from testbed.workloads.muon import Muon
 from testbed.workloads.optimizer import SGD, SGDState
@@ -88,6 +91,7 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     error : how coarse the code is, by the rule, or so much: mean square of what it leaves out, as a part of what there
         is; 0: float32
     outer_rate : how often what a member tells is counted, where answers come late
+    staleness : steps that a region has made and no other has heard of, with which it waits; 0: it never does
     scaled : whether the rate goes by the root of how many workers a step is averaged with
     coding, merge, velocity : see the module's rules 8 and 9
     inner : what makes a worker's steps: the experiment's optimizer, or Muon, beside which that trains what is no matrix
@@ -104,6 +108,7 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     wan_rest: Rest = "auto"
     error: Literal["auto"] | Annotated[float, msgspec.Meta(ge=0, le=0.25)] = "auto"
     outer_rate: Annotated[float, msgspec.Meta(gt=0, lt=2)] = 1.4
+    staleness: Annotated[int, msgspec.Meta(ge=0)] = 800
     scaled: bool = True
     coding: Literal["difference", "feedback"] = "difference"
     merge: Literal["keep", "overwrite"] = "keep"
@@ -125,6 +130,7 @@ class WorkerState(Replica):
     step_s: float = 0.0  # what a step took
     scale: float = 1.0  # of the rate
     furthest: int = 0  # step that it has heard of
+    held: bool = False  # whether it is to wait for the next answer
 
 
 class Concord(AveragingServers):
@@ -144,7 +150,7 @@ class Concord(AveragingServers):
         fine_code, coarse_code, last = (_code(layout, error) for error in (fine, coarse, options.end_error))
         self.wan_together, self.wan_rest = options.wan == "together", options.wan_rest
         self.carried, self.scaled = self.inner.carried, options.scaled
-        self.outer_rate = options.outer_rate
+        self.outer_rate, self.staleness = options.outer_rate, options.staleness
         self._feeds_back = options.coding == "feedback"
         self._gradient_work = self.task.gradient_work
         if self._feeds_back:
@@ -183,7 +189,7 @@ class Concord(AveragingServers):
     async def worker(self, node: Node, state: WorkerState) -> None:
         learner = self.task.learner(self.worker_index(node))
         inbox = Inbox(node)
-        await self.ask_trip(node, state.rhythm)
+        await self.begin_segment(node, state)
         async for step in node.steps(state):
             began_s = node.now()
             loss, gradient = await node.compute(self._gradient_work, self._gradient, learner, state, step)
@@ -191,10 +197,13 @@ class Concord(AveragingServers):
             state.step_s = node.now() - began_s
             while inbox.items:
                 await self._take_answer(node, state, inbox)
-            if not state.link.waiting and step >= max(state.rhythm.until, state.rhythm.began + state.period):
+            due = state.held or step >= max(state.rhythm.until, state.rhythm.began + state.period)
+            if due and not state.link.waiting:
                 await self._send(node, state)
                 if state.period:
                     await self._until_answered(node, state, inbox)
+            if state.held:
+                await self._until_answered(node, state, inbox)
             self._keep_up(node, state, step)
             node.step_done(step, loss)
         if self._is_end(state.step):
@@ -273,6 +282,10 @@ class Concord(AveragingServers):
         if message.kind == EMPTY:
             state.rhythm.told(came_s)
             return EMPTY
+        if message.kind == HOLD:
+            state.held = True
+            return HOLD
+        state.held = False
         if message.kind == "answer":
             state.rhythm.answer(state.step, came_s, self.carried, self.options.lan_rest)
             state.period = int(message.numbers[1])

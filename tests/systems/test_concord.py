@@ -6,6 +6,7 @@ Sums are checked with an outer rate of 1; `protocols/test_accounts.py` has what 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby, pairwise
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from testbed.roles.roles import Kind, Roles
 from testbed.systems import Task
 from testbed.systems.concord import Concord, ConcordOptions, WorkerState
 from testbed.systems.protocols.accounts import Books
-from testbed.wan.profile import Link
+from testbed.wan.profile import Link, Profile
 from testbed.workloads.config import Training
 from testbed.workloads.muon import Muon
 from testbed.workloads.optimizer import SGD, Adam
@@ -29,6 +30,7 @@ from testbed.workloads.schedule import Constant
 
 LAN, WAN = Link(1000, 0.5), Link(50, 40)
 PROFILE = network(("a", "b", "c"), LAN, WAN)
+FAR = network(("a", "b", "c"), LAN, Link(50, 600))
 STEPS = 24  # of some 50 ms
 TWO = Layout.of([("first.weight", (12, 8)), ("last.bias", (8,))])
 APART, TOGETHER = {"lan": "apart"}, {"lan": "together"}
@@ -66,11 +68,12 @@ MODES: dict[str, dict[str, Any]] = {
     "all together": {"lan": "together", "wan": "together"},
     "seldom": {"lan": "apart", "lan_rest": 3, "wan_rest": 5},
     "no end": {"end": False},
+    "soon too far": {"lan": "apart", "staleness": 3},
 }
 
 
-def task_of(kind: Kind = "tree", steps: int = STEPS, **training: Any) -> Task:
-    roles = Roles(("a", "b", "c"), 2, "a", kind)
+def task_of(kind: Kind = "tree", steps: int = STEPS, regions: Sequence[str] = "abc", **training: Any) -> Task:
+    roles = Roles(tuple(regions), 2, "a", kind)
     training = {"steps": steps, "schedule": Constant(rate=0.05), **training}
     return quadratic_task(roles, steps, layout=TWO, training=Training(**training))
 
@@ -100,9 +103,9 @@ def total(states: Mapping[str, Any], roles: Roles) -> torch.Tensor:
         for place, name in enumerate(clients):
             link = states[name].link
             x = held(name) if name in roles.lpss else states[name].weights.double()
-            if books.counted[place] > link.closed:
-                x = x - link.sent.double()[: TWO.size]
-            assert not len(link.behind)
+            under_way = (link.sent, link.behind)[: books.counted[place] - link.closed]
+            for sent in under_way:
+                x = x - sent.double()[: TWO.size]
             kept += (x - link.told.double()[: TWO.size]) / len(clients)
         return kept
 
@@ -115,6 +118,7 @@ def run(
     faults: Sequence[str] = (),
     kind: Kind = "tree",
     stops: Sequence[int] = (9,),
+    profile: Profile = PROFILE,
 ) -> Played:
     """Play it and hold the sum against what steps made, at each boundary; the end may drop what its code leaves out."""
     task, options = task_of(kind), {"end_error": 0.0, "outer_rate": 1.0, **options}
@@ -124,7 +128,7 @@ def run(
     def check(states: Mapping[str, Any]) -> None:
         boundaries.append(total(states, task.roles) - task.initial.double() - steps.made)
 
-    played = play("concord", task, PROFILE, options, stops, between=check, faults=faults)
+    played = play("concord", task, profile, options, stops, between=check, faults=faults)
     assert float(steps.made.abs().max()) > 0.5
     assert len(boundaries) == len(stops) + 1
     largest = [float(away.abs().max()) for away in boundaries]
@@ -145,10 +149,15 @@ def test_nor_by_any_code(coding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run(monkeypatch, CODINGS[coding])
 
 
-@pytest.mark.parametrize("mode", each_system(["auto", "apart", "all together"], "auto"))
+@pytest.mark.parametrize("mode", each_system(["auto", "apart", "all together", "soon too far"], "auto"))
 @pytest.mark.parametrize("fault", each_system(set(FAULTS) - {"none"}, "outages"))
 def test_nor_by_any_fault(fault: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run(monkeypatch, MODES[mode], FAULTS[fault])
+
+
+@pytest.mark.parametrize("fault", each_system(FAULTS, "none", "outages"))
+def test_nor_where_rounds_begin_behind_others(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, {"staleness": 4}, FAULTS[fault], profile=FAR)
 
 
 @pytest.mark.slow
@@ -258,9 +267,22 @@ def test_nobody_waits_for_the_wan() -> None:
     assert done(far) == pytest.approx(done(near), rel=0.02)
 
 
+def test_a_region_waits_with_so_many_steps_that_no_other_has_heard_of() -> None:
+    """What it has by then goes behind the round that is under way: it waits for one round trip from then on."""
+    played = play("concord", task_of(regions="bc"), FAR, {"staleness": 6, "end": False})
+    done = [event.time_s for event in played.of(StepDone) if event.node == "b/w0"]
+    gaps = [after - before for before, after in pairwise(done)]
+    first = next(step for step, gap_s in enumerate(gaps, 1) if gap_s > 0.2)
+    assert first in (6, 7, 8)
+    assert gaps[first - 1] == pytest.approx(0.65, abs=0.1)
+    made = [len(list(steps)) for waits, steps in groupby(gaps, lambda gap_s: gap_s > 0.1) if not waits]
+    assert max(made) <= 7, made
+
+
 @pytest.mark.slow
-def test_a_region_that_is_cut_off_trains_on_and_is_heard_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    played = run(monkeypatch, {}, ["partition b at 0.4s for 60s"], stops=())
+@pytest.mark.parametrize("staleness", [0, 4])
+def test_a_region_that_is_cut_off_trains_on_and_is_heard_later(staleness: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = run(monkeypatch, {"staleness": staleness}, ["partition b at 0.4s for 60s"], stops=())
     done = [event for event in played.of(StepDone) if event.node.startswith("b/")]
     assert max(event.time_s for event in done) < 10, "its steps do not wait for the others"
     assert played.clock_s > 60, "the end does: every region is to hold the average"

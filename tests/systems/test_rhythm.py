@@ -12,8 +12,9 @@ from testbed.codecs.adaptive import Adaptive
 from testbed.codecs.costs import size_of
 from testbed.layout import Layout
 from testbed.systems.concord import ConcordOptions
+from testbed.systems.protocols.desk import FINER
 from testbed.systems.protocols.rhythm import Rhythm, rest_after, steps_to_settle
-from testbed.systems.protocols.servers import COARSE, FINE, FINER
+from testbed.systems.protocols.servers import COARSE, FINE
 from testbed.workloads.optimizer import SGD, Adam
 
 

@@ -3,7 +3,7 @@
 A member has a vector x of its own, a server a vector z that stands for all members. `C` codes a vector, `D` decodes it.
 Both ends of a link know what the server has told this member so far, at the member a, at the server b:
 
-    member   q = C(x - a);  s = D(q);  send q                one round of a link is under way at a time
+    member   q = C(x - a);  s = D(q);  send q                one round of a link is under way, or else: x - a - its s
     server   z <- z + share s;  p = C(z - b);  b <- b + D(p);  send p
     member   a <- a + D(p);  x <- x + D(p) - s               x has gone on meanwhile, and keeps what it made
 
@@ -58,8 +58,8 @@ Telling = tuple[list[int], Sequence]  # the places of members, and what they are
 class Member:
     """A member's side of its link: a, s, and the numbers of the latest round and of the latest that is closed.
 
-    Those between are under way: none, and s is zero; one; or the last of all behind that one, and `behind` is its s,
-    which is empty otherwise. While the member is `asking` what became of them it begins no other.
+    Those between are under way: none, and s is zero; one; or another behind that one, and `behind` is its s, which is
+    empty otherwise. While the member is `asking` what became of them it begins no other.
     """
 
     told: torch.Tensor
@@ -74,7 +74,12 @@ class Member:
     @property
     def waiting(self) -> bool:
         """Whether the server is to say something before the next round."""
-        return self.asking or self.number > self.closed
+        return self.asking or self.is_under_way
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a round is."""
+        return self.number > self.closed
 
 
 @dataclass
@@ -137,17 +142,17 @@ class Accounts:
 
     def send(self, member: Member, x: torch.Tensor, key: Key, times: float = 1.0) -> Sequence:
         """Open a round with what x differs by from what was told, to be counted so many times."""
-        code = self.codes.up[member.coarse]
-        buffers: Sequence = code.encode((x - member.told).mul_(times), key)
-        member.sent = code.decode(buffers) / times
-        member.number += 1
-        return buffers
+        return self._open(member, x, self.codes.up[member.coarse], key, times)
 
     def send_last(self, member: Member, x: torch.Tensor, key: Key) -> Sequence:
-        """Open the last round, behind one that may be under way, in the finer code."""
-        buffers: Sequence = self.codes.last.encode(x - member.told - member.sent, key)
-        part = self.codes.last.decode(buffers)
-        if member.number > member.closed:
+        """Open the last round, in the finer code."""
+        return self._open(member, x, self.codes.last, key)
+
+    def _open(self, member: Member, x: torch.Tensor, code: Any, key: Key, times: float = 1.0) -> Sequence:
+        """Open a round, behind one that may be under way."""
+        buffers: Sequence = code.encode((x - member.told - member.sent).mul_(times), key)
+        part = code.decode(buffers) / times
+        if member.is_under_way:
             member.behind = part
         else:
             member.sent = part
@@ -165,6 +170,13 @@ class Accounts:
         if place in books.credited:
             books.credited.remove(place)
             books.credit[place].zero_()
+
+    def follows(self, books: Books, place: int, message: Message, put_by: int = 0) -> bool:
+        """Whether a round is the next of its member's, behind those put by; else one before it was lost on the way.
+
+        Whoever lost it asks, and is told that neither is in z.
+        """
+        return int(message.numbers[1]) == books.counted[place] + put_by + 1
 
     def answer(self, books: Books, places: Sequence[int], key: Key, coarse: bool = False) -> list[Telling]:
         """What some members are told: who, and what. Whoever has been told the same is again, which is coded once."""
@@ -249,19 +261,23 @@ class Accounts:
     def ask(self, member: Member) -> Message:
         """Ask what became of the rounds under way."""
         member.questions, member.asking = member.questions + 1, True
-        return Message(BACK, 0, (), (0.0, float(member.questions)))
+        return Message(BACK, 0, (), tuple(map(float, (0, member.questions, member.closed, member.number))))
 
     def reply(self, books: Books, place: int, question: Message, step: int) -> Message:
-        """z for one who asks, the number of the last of its rounds that is in z, and of its question."""
+        """z for one who asks, the number of the last of its rounds that is in z, and of its question.
+
+        A server that began afresh has forgotten what it counted: that is lost rather than counted twice.
+        """
         self._note(books, [place], books.total)
+        if books.counted[place] < int(question.numbers[2]):
+            books.counted[place] = int(question.numbers[3])
         numbers = (float(step), float(books.counted[place]), question.numbers[1])
         return Message(CATCH_UP, step, self.codes.floats.encode(books.total), numbers)
 
     def settle(self, member: Member, reply: Message) -> torch.Tensor:
         """Go on from the reply; returns what x is to be moved by.
 
-        Rounds that are not in z were lost on the way, and their numbers are free again. A server that began afresh has
-        forgotten what it counted: that is lost rather than counted twice.
+        Rounds that are not in z were lost on the way, and their numbers are free again.
         """
         total: torch.Tensor = self.codes.floats.decode(reply.buffers)
         change = total - member.told
@@ -269,8 +285,6 @@ class Accounts:
         if int(reply.numbers[2]) < member.questions:  # the one to the latest says it anew
             return change
         counted = int(reply.numbers[1])
-        if counted < member.closed:
-            counted = member.number
         if counted > member.closed:
             change.sub_(member.sent)
         if counted > member.closed + 1 and len(member.behind):
@@ -289,8 +303,12 @@ class Accounts:
         """x, a and their difference; coded, and decoded for s."""
         return self._coded(self.codes.up[0], buffers) + self.passes(3)
 
+    def sending_behind(self, buffers: Sequence) -> Work:
+        """The same, and s of the round under way."""
+        return self.sending(buffers) + self.passes(1)
+
     def sending_last(self, buffers: Sequence) -> Work:
-        """The same, and s of a round under way."""
+        """The same, in another code."""
         return self._coded(self.codes.last, buffers) + self.passes(4)
 
     def counting(self, message: Message, last: bool = False) -> Work:

@@ -13,7 +13,7 @@ begin at once, and bring more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Annotated, Literal
 
@@ -43,6 +43,8 @@ class Rhythm:
     rest: int = 0  # steps between the latest answer and that
     began: int = 0  # step at which the latest round did
     began_s: float = 0.0
+    before: list[float] = field(default_factory=list)  # the same of one before it that is under way; else empty
+    heard: int = 0  # step at which the latest answered round began
     answered_s: float = 0.0  # 0: never
     gap_s: float = 0.0  # from an answer to the next round
     round_s: float = 0.0  # from the beginning of a round to its answer; 0: none has been answered
@@ -50,19 +52,26 @@ class Rhythm:
     trip_s: float = 0.0  # what the latest that was answered took; 0: none was
     asking: bool = False  # whether it is on its way
 
-    def begin(self, step: int, now_s: float) -> None:
-        """A round begins."""
+    def begin(self, step: int, now_s: float, behind: bool = False) -> None:
+        """A round begins, `behind` one that is under way or else after the latest answer."""
+        self.before = [self.began, self.began_s] if behind else []
         self.began, self.began_s = step, now_s
-        self.gap_s = now_s - self.answered_s if self.answered_s else 0.0
+        self.gap_s = now_s - self.answered_s if self.answered_s and not behind else 0.0
+
+    @property
+    def oldest(self) -> tuple[int, float]:
+        """The step and the time at which the round began that is answered next."""
+        return (int(self.before[0]), self.before[1]) if self.before else (self.began, self.began_s)
 
     def answer(self, step: int, now_s: float, carried: float, chosen: Rest = "auto", delay: int | None = None) -> None:
-        """It is answered.
+        """The oldest is answered.
 
         `chosen`: steps to rest, by the rule or so many; `delay`: steps by which the answer is late, where these are not
         those since its round began.
         """
-        self.round_s, self.answered_s = now_s - self.began_s, now_s
-        by_rule = rest_after(step - self.began if delay is None else delay, carried)
+        self.heard, began_s = self.oldest
+        self.before, self.round_s, self.answered_s = [], now_s - began_s, now_s
+        by_rule = rest_after(step - self.heard if delay is None else delay, carried)
         self.rest = by_rule if chosen == "auto" else chosen
         self.late, self.until = bool(by_rule or self.rest), step + self.rest
 

@@ -6,6 +6,11 @@ late: it waits three times as long as a round takes by what members report, and 
 it is heard of (`Absent`); meanwhile that one has credit (`accounts`). Whether members go on while they wait is their
 affair. The next round of a link begins some steps after the answer (`rhythm`).
 
+An LPS whose members have made `staleness` steps that no other region has heard of lets them wait ("hold"): copies that
+far apart have a mean that more steps make no better. What they have by then goes up at once, behind a round that may be
+under way, so that the wait is a round's from there. It is over once that is answered, or late as above: who is cut off
+goes on.
+
 A run may end with the average at every worker: all send what they have not told yet ("last"), up to the global server,
 whose z is then the mean of all x and comes down, the same bytes to all ("mean"). That closes rounds that are under way,
 too: nobody waits for their answers first, and who has sent its last is owed none.
@@ -21,10 +26,9 @@ counts, which is that of the last to send, who waits for nobody.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
 from math import inf, sqrt
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -36,104 +40,15 @@ from testbed.roles.compute import Work
 from testbed.roles.node import Node
 from testbed.roles.roles import kind_of
 from testbed.roles.traits import OVER
-from testbed.systems.protocols.accounts import Accounts, Books, Member
+from testbed.systems.protocols.accounts import Accounts, Member
 from testbed.systems.protocols.base import System
+from testbed.systems.protocols.desk import LATE, Desk, Report, ServerState, furthest_in
 from testbed.systems.protocols.inbox import Inbox
 from testbed.systems.protocols.rhythm import Rest, Rhythm
 
-LATE = 3  # times what a round takes with what is before it, a server waits
 FINE, COARSE = 0.05, 0.25  # codes' errors
-FINER = 1.73  # times the bits that the former takes, of a Gaussian vector
 EMPTY = "empty"  # a message that is to be answered by another
-
-
-class Report(NamedTuple):
-    """What a member's last step, its last round, and the pause before that took it, in seconds; 0: not known.
-
-    And what the bits of a round would take of it in the finer code, over all else (`Rhythm.bits`).
-    """
-
-    step_s: float = 0.0
-    round_s: float = 0.0
-    gap_s: float = 0.0
-    bits: float = 0.0
-
-    @staticmethod
-    def of(link: Member, rhythm: Rhythm, step_s: float = 0.0) -> Report:
-        """A member's."""
-        return Report(step_s, rhythm.round_s, rhythm.gap_s, rhythm.bits(FINER if link.coarse else 1.0))
-
-    @property
-    def pace_s(self) -> float:
-        """From one round to the next."""
-        return self.round_s + self.gap_s if self.round_s else 0.0
-
-
-@dataclass
-class ServerState:
-    """An LPS or the global server; an LPS's z is its x on the `link` to the global server."""
-
-    books: Books
-    link: Member
-    reports: list[list[float]]  # of each member the latest `Report`
-    rhythm: Rhythm  # of the link, in the steps of the furthest
-    period: int = 0  # of its members' together rounds
-    furthest: int = 0  # step that it has heard of
-    told: int = 0  # answers, which numbers them
-    answers: int = 0  # times it has answered since the last round on the link above
-
-
-@dataclass
-class Desk:
-    """What a server has to do within a segment.
-
-    Attributes
-    ----------
-    began_s : when it did
-    owed : whom it owes an answer; `since_s`: the first of them
-    late : who is not waited for
-    last, ended : who has sent its last, who has ended its segment
-    asked_above, told_above : whether a together round, the last round, has been begun with the server above
-    mean : what it has told at the end
-    over : whether those who may be dead have been told that the segment is
-    """
-
-    members: tuple[str, ...]
-    began_s: float
-    owed: set[str] = field(default_factory=set)
-    since_s: float = inf
-    late: set[str] = field(default_factory=set)
-    last: set[str] = field(default_factory=set)
-    ended: set[str] = field(default_factory=set)
-    asked_above: bool = False
-    told_above: bool = False
-    mean: Message | None = None
-    over: bool = False
-
-    def forget(self, peer: str) -> None:
-        """What it has sent has been answered otherwise."""
-        self.owed.discard(peer)
-        self.last.discard(peer)
-        if not self.owed:
-            self.since_s = inf
-
-    def absent(self) -> list[str]:
-        """Who is waited for by those who are owed an answer."""
-        here = self.owed | self.late | self.last | self.ended
-        return [peer for peer in self.members if peer not in here]
-
-    def complete(self) -> bool:
-        """Whether there are such, and all they wait for are there."""
-        return bool(self.owed) and not self.absent()
-
-    def members_are(self, here: set[str]) -> bool:
-        """Whether `here` is all of them."""
-        return here.issuperset(self.members)
-
-
-def furthest_in(message: Message) -> int:
-    """The furthest step that the sender has heard of; 0 of one who asks."""
-    return int(message.numbers[0]) if message.numbers else 0
+HOLD = "hold"  # one by which members are to wait for the next answer
 
 
 class AveragingServers(System):
@@ -146,6 +61,7 @@ class AveragingServers(System):
     wan_rest, carried : steps between the global server's answer and an LPS's next round; of the workers' optimizer
     scaled : whether members are told to scale their rate
     outer_rate : how often what a member tells is counted, where answers come late
+    staleness : steps of an LPS's members that the others have not heard of, with which they wait; 0: they never do
     """
 
     accounts: Accounts
@@ -154,6 +70,7 @@ class AveragingServers(System):
     carried: float
     scaled = True
     outer_rate = 1.0
+    staleness = 0
     returning = ("worker", "lps", "gs")
 
     @abstractmethod
@@ -195,10 +112,15 @@ class AveragingServers(System):
         """How members and their server are to code: coarsely where finer bits would be most of what a round takes."""
         return min((bits for *_, bits in state.reports if bits), default=0.0) > 1
 
-    async def ask_trip(self, node: Node, rhythm: Rhythm) -> None:
-        """Send the server an empty message, to measure what that takes."""
-        rhythm.ask(node.now())
+    async def begin_segment(self, node: Node, state: Any) -> None:
+        """Send the server an empty message, to measure what that takes; ask about a round whose answer was lost.
+
+        Segments end with all rounds answered, but of those who were dead then.
+        """
+        state.rhythm.ask(node.now())
         await node.send(node.server, Message(EMPTY))
+        if state.link.is_under_way and not state.link.asking:
+            await self.ask_again(node, state)
 
     async def lps(self, node: Node, state: ServerState) -> None:
         await self._serve(node, state)
@@ -210,15 +132,17 @@ class AveragingServers(System):
         """Take in all that has come, then answer; until the members' segment is over."""
         inbox, desk = Inbox(node), Desk(node.clients, node.now())
         if node.name != node.global_server:
-            await self.ask_trip(node, state.rhythm)
+            await self.begin_segment(node, state)
         while inbox.items or state.link.waiting or state.rhythm.asking or not node.all_ended(desk.members):
-            arrived = await inbox.next(node, "its members", self._deadline_s(state, desk))
+            until_s = min(self._deadline_s(state, desk), desk.released_s(state, node.now()))
+            arrived = await inbox.next(node, "its members", until_s)
             if arrived is not None:
                 await self._take_in(node, state, desk, *arrived[:2])
             elif node.now() >= self._deadline_s(state, desk):
                 self._leave_out_late(node, state, desk)
             if not inbox.items:
                 desk.ended = {peer for peer in desk.members if node.all_ended([peer])}
+                await self._hold(node, state, desk)
                 await self._answer(node, state, desk)
                 await self._send_above(node, state, desk)
                 await self._end(node, state, desk)
@@ -235,14 +159,21 @@ class AveragingServers(System):
         if message.kind == EMPTY:
             await node.send(peer, message)
             return
+        state.made = max(state.made, furthest_in(message))
         if message.kind == BACK:
             desk.forget(peer)
             work, step = self.accounts.passes(3), state.furthest
             await node.send(peer, await node.compute(work, self.accounts.reply, state.books, place, message, step))
             return
-        last = message.kind == "last"
-        work = self.accounts.counting(message, last)
-        await node.compute(work, self.accounts.count, state.books, place, message, last)
+        last, before = message.kind == "last", [put for who, put in desk.put_by if who == peer]
+        if not self.accounts.follows(state.books, place, message, len(before)):
+            return
+        if peer in desk.owed and not last:
+            desk.put_by.append((peer, message))
+            return
+        for each in [*before, message]:
+            work = self.accounts.counting(each, each.kind == "last")
+            await node.compute(work, self.accounts.count, state.books, place, each, each.kind == "last")
         if last:
             desk.forget(peer)
             desk.last.add(peer)
@@ -252,9 +183,14 @@ class AveragingServers(System):
         desk.since_s = min(desk.since_s, node.now())
 
     async def _answer(self, node: Node, state: ServerState, desk: Desk) -> None:
-        """Answer all who are owed it once all are there."""
-        if not (desk.complete() and self._agreed_above(node, state, desk)):
-            return
+        """Answer all who are owed it once all are there; and again where all have begun a second round."""
+        while desk.complete() and self._agreed_above(node, state, desk):
+            await self._answer_all(node, state, desk)
+            again, desk.put_by = desk.put_by, []
+            for peer, message in again:
+                await self._take_in(node, state, desk, peer, message)
+
+    async def _answer_all(self, node: Node, state: ServerState, desk: Desk) -> None:
         due = [peer for peer in desk.members if peer in desk.owed]
         state.period = self.period(state)
         places = [desk.members.index(peer) for peer in due]
@@ -288,6 +224,8 @@ class AveragingServers(System):
 
     def _agreed_above(self, node: Node, state: ServerState, desk: Desk) -> bool:
         """Whether a round above that is to come before the members' answers is over: with `wan` together."""
+        if desk.released_s(state, node.now()) < inf:
+            return False
         if not self.wan_together or node.name == node.global_server:
             return True
         if not desk.asked_above:
@@ -302,17 +240,34 @@ class AveragingServers(System):
         """
         return state.answers >= (2 if state.rhythm.rest else 1) and state.furthest >= state.rhythm.until
 
+    def _is_to_send(self, node: Node, state: ServerState, desk: Desk) -> bool:
+        """Whether a round with the global server is due: by its rhythm; or with all that waiting members have told."""
+        if desk.released_s(state, node.now()) == inf:
+            return self._due_above(state) and not state.link.waiting
+        new = state.made > state.rhythm.began or not state.link.is_under_way
+        return desk.complete() and new and not (state.link.asking or len(state.link.behind))
+
+    async def _hold(self, node: Node, state: ServerState, desk: Desk) -> None:
+        """Let members wait once they are too far from what the others have heard of."""
+        if node.name == node.global_server or not self.staleness:
+            return
+        if state.made - state.rhythm.heard < self.staleness:
+            desk.held_s = inf
+        elif desk.held_s == inf and not desk.last:
+            desk.held_s = node.now()
+            await node.broadcast([peer for peer in desk.members if peer not in desk.ended], Message(HOLD))
+
     async def _send_above(self, node: Node, state: ServerState, desk: Desk) -> None:
-        """Begin a round with the global server, where none is under way."""
-        ready = self._due_above(state) and not state.link.waiting and not desk.told_above
-        if not ready or node.name == node.global_server:
+        """Begin a round with the global server, where none is under way, or members wait for one that is."""
+        if node.name == node.global_server or desk.told_above or not self._is_to_send(node, state, desk):
             return
         state.answers = 0
-        number = state.link.number
+        number, behind = state.link.number, state.link.is_under_way
         key = Key(self.task.seed, self.task.roles.stream_of(node.name), number)
         what = state.link, state.books.total, key, self.times(node.name, state.rhythm)
-        buffers = await node.compute(self.accounts.sending, self.accounts.send, *what)
-        state.rhythm.begin(state.furthest, node.now())
+        work = self.accounts.sending_behind if behind else self.accounts.sending
+        buffers = await node.compute(work, self.accounts.send, *what)
+        state.rhythm.begin(state.furthest, node.now(), behind)
         numbers = (float(state.furthest), float(state.link.number), *Report.of(state.link, state.rhythm))
         await node.send(node.server, Message("difference", number, buffers, numbers))
 
@@ -341,13 +296,14 @@ class AveragingServers(System):
         Apart there are two more, one until a step is known here and one until its maker hears of the answer, or as many
         as a member's round takes. And where that is many, this server hears of steps too seldom to count them.
         """
-        heard = state.furthest - state.rhythm.began
+        began, began_s = state.rhythm.oldest
+        heard = state.furthest - began
         if self.period(state):
             return heard
         known = [report for report in map(Report._make, state.reports) if report.step_s]
         if not known:
             return heard + 2
-        took_s = now_s - state.rhythm.began_s + mean(report.round_s for report in known)
+        took_s = now_s - began_s + mean(report.round_s for report in known)
         return max(heard + 2, int(took_s / mean(report.step_s for report in known)))
 
     def _take_above(self, state: ServerState, message: Message) -> None:
@@ -371,7 +327,7 @@ class AveragingServers(System):
         if not desk.last or not desk.members_are(desk.last | desk.ended):
             return
         if desk.mean is None and node.name != node.global_server:
-            if not (desk.told_above or state.link.asking):
+            if not (desk.told_above or state.link.asking or len(state.link.behind)):
                 desk.told_above = True
                 await self.send_last(node, state.link, state.books.total, state.furthest)
             return
@@ -416,7 +372,7 @@ class AveragingServers(System):
 
     async def ask_again(self, node: Node, state: Any) -> None:
         """Ask the server what became of rounds under way; what else was on its way is given up."""
-        state.rhythm.asking = False
+        state.rhythm.asking, state.rhythm.before = False, []
         await node.send(node.server, self.accounts.ask(state.link))
 
     def _tell_the_dead(self, node: Node, desk: Desk) -> None:

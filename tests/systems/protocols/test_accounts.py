@@ -18,7 +18,7 @@ from testbed.roles.attendance import BACK, CATCH_UP
 from testbed.roles.roles import Roles
 from testbed.systems.concord import Concord, ConcordOptions
 
-EVENTS = ["step", "send", "last", "serve", "answer", "mean", "take", "ask", "lost"]
+EVENTS = ["step", "send", "behind", "last", "serve", "answer", "mean", "take", "ask", "lost"]
 
 
 class OneLink:
@@ -33,6 +33,7 @@ class OneLink:
         self.x, self.made = self.accounts.start.clone(), torch.zeros_like(self.accounts.start)
         self.up: deque[Message] = deque()
         self.down: deque[Message] = deque()
+        self.put_by: deque[Message] = deque()
         self.owed = self.closing = False
         self.steps = 0
 
@@ -42,12 +43,20 @@ class OneLink:
         self.x, self.made = self.x + made, self.made + made
 
     def send(self) -> None:
-        if not self.member.waiting:
-            self.member.coarse = bool(self.steps % 2)
-            self._told(self.accounts.send(self.member, self.x, Key(0, 0, self.steps), self.times), "difference")
+        if not (self.member.waiting or self.closing):
+            self._begin()
+
+    def behind(self) -> None:
+        """A second round before the first is answered."""
+        if self.member.is_under_way and not (self.member.asking or self.closing or len(self.member.behind)):
+            self._begin()
+
+    def _begin(self) -> None:
+        self.member.coarse = bool(self.steps % 2)
+        self._told(self.accounts.send(self.member, self.x, Key(0, 0, self.steps), self.times), "difference")
 
     def last(self) -> None:
-        if not (self.member.asking or self.closing):
+        if not (self.member.asking or self.closing or len(self.member.behind)):
             self._told(self.accounts.send_last(self.member, self.x, Key(0, 0, self.steps)), "last")
             self.closing = True
 
@@ -62,6 +71,7 @@ class OneLink:
         """One of both dies and is back."""
         self.up.clear()
         self.down.clear()
+        self.put_by.clear()
         self.owed = False
         self.ask()
 
@@ -70,9 +80,20 @@ class OneLink:
             return
         message = self.up.popleft()
         if message.kind == BACK:
+            self.put_by.clear()
             self.owed = False
             self.down.append(self.accounts.reply(self.books, 0, message, 0))
             return
+        if not self.accounts.follows(self.books, 0, message, len(self.put_by)):
+            return
+        if self.owed and message.kind != "last":
+            self.put_by.append(message)
+            return
+        while self.put_by and message.kind == "last":
+            self._count(self.put_by.popleft())
+        self._count(message)
+
+    def _count(self, message: Message) -> None:
         before = self.books.total.clone()
         self.accounts.count(self.books, 0, message, message.kind == "last")
         if message.kind != "last":  # z has what was told; once is what was made
@@ -84,6 +105,8 @@ class OneLink:
             [(_, buffers)] = self.accounts.answer(self.books, [0], Key(0, 1, self.steps), bool(self.steps % 3))
             self.down.append(Message("answer", 0, buffers))
             self.owed = False
+            if self.put_by:
+                self._count(self.put_by.popleft())
 
     def mean(self) -> None:
         """Where the last has been counted."""
