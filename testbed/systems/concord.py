@@ -91,7 +91,7 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     error : how coarse the code is, by the rule, or so much: mean square of what it leaves out, as a part of what there
         is; 0: float32
     outer_rate : how often what a member tells is counted, where answers come late
-    staleness : steps that a region has made and no other has heard of, with which it waits; 0: it never does
+    staleness : steps that an LPS's workers have made and no other region has heard of, with which they wait; 0: never
     scaled : whether the rate goes by the root of how many workers a step is averaged with
     coding, merge, velocity : see the module's rules 8 and 9
     inner : what makes a worker's steps: the experiment's optimizer, or Muon, beside which that trains what is no matrix
