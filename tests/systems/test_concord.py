@@ -103,7 +103,7 @@ def total(states: Mapping[str, Any], roles: Roles) -> torch.Tensor:
         for place, name in enumerate(clients):
             link = states[name].link
             x = held(name) if name in roles.lpss else states[name].weights.double()
-            under_way = (link.sent, link.behind)[: books.counted[place] - link.closed]
+            under_way = (link.sent, link.behind)[: max(0, books.counted[place] - link.closed)]
             for sent in under_way:
                 x = x - sent.double()[: TWO.size]
             kept += (x - link.told.double()[: TWO.size]) / len(clients)
@@ -279,6 +279,12 @@ def test_a_region_waits_with_so_many_steps_that_no_other_has_heard_of() -> None:
     assert max(made) <= 7, made
 
 
+def test_one_that_has_no_others_never_waits() -> None:
+    played = play("concord", task_of(regions="b"), FAR, {"staleness": 6, "end": False})
+    done = [event.time_s for event in played.of(StepDone) if event.node == "b/w0"]
+    assert max(after - before for before, after in pairwise(done)) < 0.1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("staleness", [0, 4])
 def test_a_region_that_is_cut_off_trains_on_and_is_heard_later(staleness: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,6 +300,16 @@ def test_who_is_late_is_left_out_of_a_round_until_it_is_heard_of() -> None:
     assert absent == [("b/lps", "b/w1", False), ("b/lps", "b/w1", True)]
     others = [event.time_s for event in played.of(StepDone) if event.node == "b/w0"]
     assert sum(0.5 <= time_s < 2.4 for time_s in others) > STEPS / 4, "they go on meanwhile"
+
+
+@pytest.mark.parametrize("at_s", [0.2, pytest.param(0.9, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("who", each_system(["b/w1", "c/lps", "a/gs"], "a/gs"))
+def test_who_begins_afresh_is_heard_again(who: str, at_s: float) -> None:
+    """Even where its members have ended their segment by then, and ask nothing."""
+    fault = f"kill {who} at {at_s}s for 100ms restart=fresh"
+    played = play("concord", task_of(), FAR, stops=(9,), faults=[fault])
+    first = played.states["a/w0"].weights
+    assert all(torch.equal(played.states[name].weights, first) for name in played.system.task.roles.workers)
 
 
 @pytest.mark.slow

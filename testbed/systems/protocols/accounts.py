@@ -172,9 +172,9 @@ class Accounts:
             books.credit[place].zero_()
 
     def follows(self, books: Books, place: int, message: Message, put_by: int = 0) -> bool:
-        """Whether a round is the next of its member's, behind those put by; else one before it was lost on the way.
+        """Whether a round is the next of its member's, behind those put by; else its member is to ask.
 
-        Whoever lost it asks, and is told that neither is in z.
+        One before it was lost on the way, and then neither is in z; or the server began afresh.
         """
         return int(message.numbers[1]) == books.counted[place] + put_by + 1
 

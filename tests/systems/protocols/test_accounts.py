@@ -25,8 +25,8 @@ class OneLink:
     """A member, a server, and messages on their way, in order each way."""
 
     def __init__(self, error: float | Literal["auto"], times: float = 1.0) -> None:
-        self.times = times
         """`error` "auto": every other round is coded coarsely, and two of three answers are."""
+        self.times = times
         options = ConcordOptions(error=error, end_error=0.0)
         self.accounts = Concord(quadratic_task(Roles(("a",), 1, "a", "tree"), 9), options).accounts
         self.books, self.member = self.accounts.books(1), self.accounts.member()
