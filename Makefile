@@ -288,7 +288,7 @@ PAPER_SEEDS := 0,1,2
 reference-papers: setup-dev  ## the papers' other experiments at their default scale, three seeds, into results/reference/papers: four hours, or PAPERS=isgq; goes on where it was stopped
 	set -e; for target in $(PAPERS); do \
 	    case $$target in \
-	        lenet-terngrad-vanilla) file=lenet-terngrad; scale="--scale vanilla"; out=build/reference-papers/vanilla;; \
+	        *-vanilla|*-hours) file=$${target%-*}; scale="--scale $${target##*-}"; out=build/reference-papers/$${target##*-};; \
 	        *) file=$$target; scale=; out=build/reference-papers;; \
 	    esac; \
 	    if test -d $$out/$$file; then $(TESTBED) run --resume $$out/$$file/*/ --quiet; \
