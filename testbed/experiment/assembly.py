@@ -65,6 +65,7 @@ class Assembly:
         self._allow_download = allow_download
         self._on_notice = on_notice
         self._split: dict[int, list[Indices]] = {}  # by seed
+        self._initial = lru_cache(1)(lambda seed, home: self.sized.initial_weights(seed).to(home))  # for each test, too
 
     @cached_property
     def workload(self) -> Workload:
@@ -147,7 +148,7 @@ class Assembly:
             seed=seed,
             roles=roles or experiment.roles,
             layout=self.sized.layout,
-            initial=self.sized.initial_weights(seed).to(self.home),
+            initial=self._initial(seed, self.home),
             training=training,
             learner=lru_cache(lambda worker: self._learner(seed, worker, learned)),
             images=self.sized.dataset.train_examples,
