@@ -27,7 +27,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
           $(if $(FAULT),--fault "$(FAULT)") $(if $(TRACE),--trace "$(TRACE)")
 
-.PHONY: gpu reference-gpu-counts reference-own reference-own-ablations reference-late-answers reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-isgq-forms reference-papers reference-codecs reference-paper-scale docs wheel clean
+.PHONY: gpu reference-gpu-counts reference-own reference-own-ablations reference-own-emulated reference-late-answers reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-isgq-forms reference-papers reference-codecs reference-paper-scale docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -195,6 +195,25 @@ reference-own-ablations: setup-dev  ## our own system with one part changed at a
 	$(call ablated)
 	$(call ablated,-dirichlet,--scale dirichlet --systems $(SKEWED))
 	$(call ablated,-h100,--scale h100)
+	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+
+# $(call paired,FOLDER,OPTIONS): our own system and the best other, on one fabric.
+OWN_PAIR := build/reference-own-emulated
+define paired
+	if test -d $(OWN_PAIR)/$(1)/own-tuned; then $(TESTBED) run --resume $(OWN_PAIR)/$(1)/own-tuned/*/ --quiet; \
+	else $(TESTBED) run results/reference/own/records/own-tuned.toml --systems concord,weightgrad \
+	    --set run.checkpoint_steps=40 $(2) --out $(OWN_PAIR)/$(1) --quiet; fi
+	mkdir -p results/reference/own-emulated/$(1)
+	cd $(OWN_PAIR)/$(1)/own-tuned/*/ && cp summary.csv summary.md comparison.png $(CURDIR)/results/reference/own-emulated/$(1)/
+	$(TESTBED) compare $(OWN_PAIR)/$(1)/own-tuned/*/ --over concord --markdown results/reference/own-emulated/$(1)/over.md >/dev/null
+endef
+OWN_OUTAGE := --trace topologies/traces/early-outage.csv
+
+reference-own-emulated: setup-dev  ## our own system and the best other on both fabrics, and under an outage, into results/reference/own-emulated: an hour of an idle machine; goes on where it was stopped
+	$(call paired,simulated,--fabric virtual)
+	$(call paired,simulated-outage,--fabric virtual $(OWN_OUTAGE))
+	$(call paired,emulated,--fabric mininet --set compute.dilation=40)
+	$(call paired,emulated-outage,--fabric mininet --set compute.dilation=40 $(OWN_OUTAGE))
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 reference-late-answers: setup-dev  ## when copies whose averages arrive late come together, into results/reference/late-answers: seconds
