@@ -185,17 +185,23 @@ def test_what_is_said_of_terngrads_throughputs_is_in_them() -> None:
 
 def test_what_is_said_of_language_models_is_in_their_table() -> None:
     text = " ".join((DOCS / "reference.md").read_text().split())
-    frame = pd.read_csv(REFERENCE / "gpt-diloco" / "wanify-8" / "summary.csv").set_index("system")
-    bits, step_ms = frame["final_metric"].map("{:.3f}".format), 1000 * frame["mean_step_s"]
+    here, homes = (
+        pd.read_csv(REFERENCE / "gpt-diloco" / name / "summary.csv").groupby("system").mean(numeric_only=True)
+        for name in ("wanify-8", "residential")
+    )
+    bits, step_ms = here["final_metric"].map("{:.3f}".format), 1000 * here["mean_step_s"]
     fewer = [bits[name] for name in ("diloco", "diloco-8-bit", "diloco-4-bit")]
     assert "{}, {} and {} bits a character".format(*fewer) in text
-    assert round(frame.loc["baseline", "wan_bytes"] / frame.loc["diloco-4-bit", "wan_bytes"]) == 160
-    workers, regions = (frame.loc[name, "time_s"] for name in ("diloco-workers", "diloco"))
+    assert round(here.loc["baseline", "wan_bytes"] / here.loc["diloco-4-bit", "wan_bytes"]) == 160
+    workers, regions = (here.loc[name, "time_s"] for name in ("diloco-workers", "diloco"))
     assert f"ends at {bits['diloco-workers']}, but after {workers:.1f} s instead of {regions:.1f} s" in text
     assert f"{bits['cocod']} against {bits['local-sgd']}" in text
     assert f"MuLoCo ends at {bits['muloco']}, *below* the baseline's {bits['baseline']}" in text
     assert f"{step_ms['deco']:.0f} ms a step against the baseline's {step_ms['baseline']:.0f}" in text
-    assert f"learns least, {bits['deco']}" in text and frame["final_metric"].idxmax() == "deco"
+    sooner = [f"{each.loc['diloco-workers-4-bit', 'time_to_target_s']:.2f} s" for each in (here, homes)]
+    assert f"after {sooner[0]} and, between homes, {sooner[1]}" in text
+    assert all(each["time_to_target_s"].idxmin() == "diloco-workers-4-bit" for each in (here, homes))
+    assert f"learns least, {bits['deco']}" in text and here["final_metric"].idxmax() == "deco"
 
 
 def test_what_is_said_of_the_map_is_in_it() -> None:

@@ -38,10 +38,15 @@ GATE = {"figures": [{**PROBED, "bound": "± 5 %", "ok": True}]}
 def add(folder: Path, system: str, *events: Event) -> None:
     """Put events into the records of a finished system, all its seeds, before their last line."""
     for one in (folder / system).iterdir():
-        path = one / lines.FILE_NAME
-        *before, last = path.read_bytes().splitlines(keepends=True)
-        path.write_bytes(b"".join([*before, *map(lines.encode, events), last]))
-        frames.write(one)
+        add_to(one, *events)
+
+
+def add_to(one: Path, *events: Event) -> None:
+    """The same of one seed."""
+    path = one / lines.FILE_NAME
+    *before, last = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*before, *map(lines.encode, events), last]))
+    frames.write(one)
 
 
 @pytest.fixture
@@ -234,6 +239,22 @@ def test_the_main_metric_stands_at_the_time_and_the_bytes_of_each_test(make_run:
         assert right.lines[number].get_xdata().tolist() == [size for size in sent if size]
     with pytest.raises(InputError, match="hold nothing for 'metric'"):
         draw(load(make_run("bare", systems=["baseline"])), "metric")
+
+
+def test_the_main_metric_is_the_mean_of_the_seeds_at_the_steps_that_all_were_tested_at(make_run: MakeRun) -> None:
+    folder = make_run(systems=["baseline"], seeds=(0, 1))
+    for seed, steps, seconds in ((0, (1, 2, 3), 1.0), (1, (1, 2), 3.0)):
+        tests = [
+            Evaluated(
+                time_s=seconds * k, step=k, model="full", loss=2.0, accuracy=0.2 * k + 0.1 * seed, images=10, probe=True
+            )
+            for k in steps
+        ]
+        add_to(folder / "baseline" / f"seed-{seed}", *tests)
+    left, _ = draw(load(folder), "metric").axes
+    assert left.lines[0].get_xdata().tolist() == [2.0, 4.0]
+    assert left.lines[0].get_ydata().tolist() == pytest.approx([25.0, 45.0])
+    assert left.get_ylabel().endswith("mean of 2 seeds")
 
 
 def test_there_is_no_ranking_where_no_system_reached_the_target(make_run: MakeRun) -> None:

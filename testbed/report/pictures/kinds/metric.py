@@ -24,11 +24,11 @@ LEGEND = 5  # systems in a line of it
 def metric(run: Run, frame: pd.DataFrame) -> Figure | None:
     """The main metric (accuracy, bits per character, ...) of the resulting model by time and by WAN bytes.
 
-    Of each system's first seed, from the tests made as it trained; a system that has sent nothing yet is in no place on
+    Means over a system's seeds, of the tests made as it trained; a system that has sent nothing yet is in no place on
     the axis of bytes.
     """
-    lines = {result.system: _line(result, run.info.metric.name) for result in reversed(run.results)}
-    lines = {system: lines[system] for system in dict.fromkeys(frame["system"]) if len(lines.get(system, ())) > 1}
+    lines = {system: _mean(run, system) for system in dict.fromkeys(frame["system"])}
+    lines = {system: line for system, line in lines.items() if len(line) > 1}
     if not lines:
         return None
     figure = Sheet(WIDTH, HEIGHT, WIDE)
@@ -49,7 +49,9 @@ def metric(run: Run, frame: pd.DataFrame) -> Figure | None:
     by_time.xaxis.set_major_formatter(parts.PLAIN)
     _bytes(by_bytes)
     label = run.info.metric.label
-    by_time.set(xlabel=f"{clock(frame['fabric'])} ({time})", ylabel=f"{label}{unit}, on the sample of test examples")
+    seeds = frame["seed"].nunique()
+    of_what = "sample of test examples" + (f", mean of {seeds} seeds" if seeds > 1 else "")
+    by_time.set(xlabel=f"{clock(frame['fabric'])} ({time})", ylabel=f"{label}{unit}\n{of_what}")
     by_time.set_title(f"{label[:1].upper()}{label[1:]} by time")
     by_bytes.set_title(f"{label[:1].upper()}{label[1:]} by bytes")
     if run.info.data.stand_in:
@@ -58,14 +60,22 @@ def metric(run: Run, frame: pd.DataFrame) -> Figure | None:
     return figure
 
 
+def _mean(run: Run, system: str) -> pd.DataFrame:
+    """The mean of a system's seeds at each step at which all of them were tested; see `_line`."""
+    lines = [_line(result, run.info.metric.name) for result in run.results if result.system == system]
+    by_step = pd.concat(lines).groupby("step")
+    return by_step.mean()[by_step.size() == len(lines)]
+
+
 def _line(result: Result, name: str) -> pd.DataFrame:
-    """`time_s`, `value` and `wan_bytes` so far, at each test but that before the first step."""
+    """`step`, `time_s`, `value` and `wan_bytes` so far, at each test but that before the first step."""
     tests = result.probes[result.probes["step"] > 0]
     if name not in tests:
-        return pd.DataFrame({"time_s": [], "value": [], "wan_bytes": []})
+        return pd.DataFrame({"step": [], "time_s": [], "value": [], "wan_bytes": []})
     links = list(wan_only(result.link_bytes))
     sent = [sum(result.link_bytes_until(at_s, links).values()) for at_s in tests["time_s"]]
-    return pd.DataFrame({"time_s": tests["time_s"], "value": tests[name], "wan_bytes": np.array(sent, float)})
+    columns = {"step": tests["step"], "time_s": tests["time_s"], "value": tests[name]}
+    return pd.DataFrame({**columns, "wan_bytes": np.array(sent, float)})
 
 
 def _bytes(axes: Axes) -> None:
