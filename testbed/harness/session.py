@@ -148,13 +148,13 @@ def ready(folder: Path, jobs: int | None = None, elsewhere: Elsewhere = HERE) ->
     for before in facts.plugins:
         if now.get(before.name) != before.sha256:
             raise InputError(f"{folder}: the plug-in {before.name} is not what the run began with; start a new run")
+    folder = folder.resolve()
+    left = plays(folder, facts)
     began, goes_on = facts.environment.commit, info_file.environment().commit
-    if began and goes_on and began != goes_on:
+    if left and began and goes_on and began != goes_on:
         note = f"It began at commit {began[:10]} and went on at {goes_on[:10]}."
         facts.notes += [] if note in facts.notes else [note]
         info_file.write_info(folder, facts)
-    folder = folder.resolve()
-    left = plays(folder, facts)
     if elsewhere.run_all is not None or chosen > 1:
         at_once = elsewhere.run_all or partial(run_all, processes=chosen)
         return partial(play_at_once, left, at_once, folder)
