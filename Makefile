@@ -139,7 +139,8 @@ reference-reports: setup-dev  ## the reports of `make reference` and `reference-
 	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 # $(call begin,EXPERIMENT,FOLDER[,OPTIONS]): run it into the folder, or go on with the run that is there.
-begin = if test -d $(2)/$(1); then $(TESTBED) run --resume $(2)/$(1)/*/ --quiet; else $(TESTBED) run $(1) $(3) --out $(2) --quiet; fi
+begin = if test -d $(2)/$(basename $(notdir $(1))); then $(TESTBED) run --resume $(2)/$(basename $(notdir $(1)))/*/ --quiet; \
+        else $(TESTBED) run $(1) $(3) --out $(2) --quiet; fi
 
 reference-systems: setup-dev  ## every system, 200 steps, 3 seeds, into results/reference/systems: hours; goes on where it was stopped
 	$(call begin,systems,build/reference-systems)
@@ -199,10 +200,9 @@ reference-own-ablations: setup-dev  ## our own system with one part changed at a
 
 # $(call paired,FOLDER,OPTIONS): our own system and the best other, on one fabric.
 OWN_PAIR := build/reference-own-emulated
+OF_TWO   := --systems concord,weightgrad --set run.checkpoint_steps=40
 define paired
-	if test -d $(OWN_PAIR)/$(1)/own-tuned; then $(TESTBED) run --resume $(OWN_PAIR)/$(1)/own-tuned/*/ --quiet; \
-	else $(TESTBED) run results/reference/own/records/own-tuned.toml --systems concord,weightgrad \
-	    --set run.checkpoint_steps=40 $(2) --out $(OWN_PAIR)/$(1) --quiet; fi
+	$(call begin,results/reference/own/records/own-tuned.toml,$(OWN_PAIR)/$(1),$(OF_TWO) $(2))
 	mkdir -p results/reference/own-emulated/$(1)
 	cd $(OWN_PAIR)/$(1)/own-tuned/*/ && cp summary.csv summary.md comparison.png $(CURDIR)/results/reference/own-emulated/$(1)/
 	$(TESTBED) compare $(OWN_PAIR)/$(1)/own-tuned/*/ --over concord --markdown results/reference/own-emulated/$(1)/over.md >/dev/null

@@ -65,7 +65,8 @@ class Assembly:
         self._allow_download = allow_download
         self._on_notice = on_notice
         self._split: dict[int, list[Indices]] = {}  # by seed
-        self._initial = lru_cache(1)(lambda seed, home: self.sized.initial_weights(seed).to(home))  # for each test, too
+        # Kept, since each test of the reported model makes its system again.
+        self._initial = lru_cache(1)(lambda seed, home: self.sized.initial_weights(seed).to(home))
 
     @cached_property
     def workload(self) -> Workload:

@@ -49,8 +49,7 @@ def metric(run: Run, frame: pd.DataFrame) -> Figure | None:
     by_time.xaxis.set_major_formatter(parts.PLAIN)
     _bytes(by_bytes)
     label = run.info.metric.label
-    seeds = frame["seed"].nunique()
-    of_what = "sample of test examples" + (f", mean of {seeds} seeds" if seeds > 1 else "")
+    of_what = "sample of test examples" + (", mean over seeds" if frame["seed"].nunique() > 1 else "")
     by_time.set(xlabel=f"{clock(frame['fabric'])} ({time})", ylabel=f"{label}{unit}\n{of_what}")
     by_time.set_title(f"{label[:1].upper()}{label[1:]} by time")
     by_bytes.set_title(f"{label[:1].upper()}{label[1:]} by bytes")
@@ -61,10 +60,10 @@ def metric(run: Run, frame: pd.DataFrame) -> Figure | None:
 
 
 def _mean(run: Run, system: str) -> pd.DataFrame:
-    """The mean of a system's seeds at each step at which all of them were tested; see `_line`."""
+    """The mean of a system's seeds that have tests, at each step at which all of them do; see `_line`."""
     lines = [_line(result, run.info.metric.name) for result in run.results if result.system == system]
     by_step = pd.concat(lines).groupby("step")
-    return by_step.mean()[by_step.size() == len(lines)]
+    return by_step.mean()[by_step.size() == sum(len(line) > 0 for line in lines)]
 
 
 def _line(result: Result, name: str) -> pd.DataFrame:
