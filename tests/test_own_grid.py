@@ -112,7 +112,9 @@ def test_who_averages_seldom_has_twice_the_steps(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(scope, "played", lambda plan, folder, file, *words: asked.update({folder.name: words}))
     monkeypatch.setitem(scope, "steps_needed", lambda run: pd.DataFrame())
     base = GRID["Base"].of(GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path), "own")
-    assert list(asked) == ["base", "base-seldom"] and base.overlapping == ["concord", "weightgrad"]
+    assert list(asked) == ["base", "base-seldom", "base-levels"] and base.overlapping == ["concord", "weightgrad"]
+    assert asked["base-levels"][1] == "hierarchical-local-sgd" and "hierarchical" not in asked["base"][1]
+    assert base.kinds["-levels"].periods == {"hierarchical-local-sgd": 200}  # ten rounds of twenty steps
     assert {"baseline", "local-sgd"} < set(asked["base"][1].split(",")) and base.regions == 2
     assert asked["base-seldom"][1] == "local-sgd-800" and "training.steps=3200" in asked["base-seldom"]
     assert not any(word.startswith("training.steps") for word in asked["base"])
@@ -206,7 +208,7 @@ def test_who_averages_now_and_then_is_played_at_longer_periods_as_well(tmp_path:
         "local-sgd-50",
         "local-sgd-50-200",
     ]
-    assert systems["local-sgd-200"] == {"of": "local-sgd", "local_steps": 200}
+    assert systems["local-sgd-200"] == {"of": "local-sgd", "local_steps": 200, "ahead": 0}
     assert systems["local-sgd-50-200"]["of"] == "local-sgd"
     assert MAP["label"]("local-sgd-200") == "Local SGD, 200" and MAP["label"]("local-sgd") == "Local SGD"
 
@@ -218,6 +220,8 @@ def test_what_averages_now_and_then_is_held_with_its_next_averaging_or_with_one_
     assert held_at("diloco", done_s, 10.0, 6.0, 4) == 16.0
     assert held_at("local-sgd", done_s, 10.0, 6.0, 4) == 14.0
     assert held_at("local-sgd-100", done_s, 8.0, 4.0, 4) == 8.0
+    done_s = np.cumsum([0.0, 1.0, 2.0, 1.0, 2.0, 1.0, 9.0])  # 1 s in each region's every second step, then 8 s of all
+    assert held_at("hierarchical-local-sgd", done_s, 3.0, 2.0, 6) == pytest.approx(3.0 + 9.0 - 1.5)
 
 
 def test_final_metrics_are_compared_seed_by_seed() -> None:

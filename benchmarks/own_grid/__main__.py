@@ -77,6 +77,7 @@ DEVICES = ("m60", "l40s", "h100")
 WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final metrics are compared
 LONGER = (100, 200)  # steps between two averagings
 SELDOM = {"local-sgd": (400, 800)}  # of these besides, with twice the file's steps
+LEVELS = "hierarchical-local-sgd"  # came to the map when the others were there
 MORE = (1.5, 2, 3, 4, 6, 8)  # times the file's steps, for who has made these before anybody else is there
 PLAYING = Lock()  # of what several cells need
 MAP = Path(__file__).with_name("own_map.py")
@@ -169,8 +170,13 @@ def longer(path: Path, chosen: Sequence[str]) -> dict[str, Any]:
 
 
 def period_of(experiment: Any, system: str) -> int:
-    """After how many steps a system averages again; 0: it says nothing of the kind."""
+    """After how many steps a system averages again, if only in the regions; 0: it says nothing of the kind."""
     return int(getattr(experiment.systems[system], "local_steps", 0))
+
+
+def together_of(experiment: Any, system: str) -> int:
+    """After how many steps all workers hold the same again; 0: it says nothing of the kind."""
+    return period_of(experiment, system) * int(getattr(experiment.systems[system], "rounds", 1))
 
 
 def region_count(profile: str) -> int:
@@ -205,8 +211,7 @@ class Others:
     """Some of a workload's others: their run, and the steps that each seed took.
 
     `needed`: those steps, between two of them where the tests say so, and `resolution`, the part by which they may be
-    off. `periods`: after how many steps each averages, 0 for those that say nothing of the kind. `more`: the settings
-    that they are played with.
+    off. `periods`: see `together_of`. `more`: the settings that they are played with.
     """
 
     run: testbed.Run
@@ -235,11 +240,16 @@ class Base:
         """Play it, or read it."""
         experiment = tuned(plan, workload)
         known = load(experiment)[0].experiment
-        periods = {name: period_of(known, name) for name in known.systems if name not in OVERLAPS}
-        often = {name: period for name, period in periods.items() if period <= max(LONGER)}
         kinds, steps, folder = {}, known.training.steps, plan.records / workload
-        for kind, systems, more in (("", often, []), ("-seldom", periods.keys() - often, at_most(2 * steps))):
-            if chosen := {name: periods[name] for name in periods if name in systems}:
+
+        def kind_of(name: str) -> str:
+            if name.startswith(LEVELS):
+                return "-levels"
+            return "" if period_of(known, name) <= max(LONGER) else "-seldom"
+
+        others = [name for name in known.systems if name not in OVERLAPS]
+        for kind, more in (("", []), ("-seldom", at_most(2 * steps)), ("-levels", [])):
+            if chosen := {name: together_of(known, name) for name in others if kind_of(name) == kind}:
                 kinds[kind] = others_in(plan, folder / f"base{kind}", experiment, chosen, more)
         overlapping = [name for name in known.systems if name in OVERLAPS]
         return cls(experiment, kinds, overlapping, steps, len(known.topology.regions), known.compute.device)

@@ -73,11 +73,11 @@ def of_others(timed: testbed.Run, needed: pd.DataFrame, periods: Mapping[str, in
 
 
 def held_at(system: str, done_s: np.ndarray, target_s: float, steps: float, period: int) -> float:
-    """When every worker holds the model that was at the target after so many steps."""
+    """When every worker holds the model that was at the target after so many steps; all do every `period` steps."""
     if not period:
         return target_s
     following = ceil(steps / period) * period
-    if not system.startswith("local-sgd"):
+    if "local-sgd" not in system:
         return float(done_s[following])
     took_s = np.diff(done_s[following - period : following + 1])  # its averaging is in the longest step
     return min(float(done_s[following]), target_s + float(took_s.max() - np.median(took_s)))

@@ -147,7 +147,8 @@ def _tune_one(folder: Path, data: dict[str, Any], fabric: str, budget: Budget, s
     space, done = knobs(experiment, system), outcomes(folder)
     for number in range(len(done), budget.trials):
         tried = [(each.options, inf if each.score == NEVER else each.score) for each in done]
-        options = proposal(space, tried) if tried else standing(experiment, system)
+        more = tried and proposal(space, tried, lengthens(experiment, system))
+        options = more or standing(experiment, system)
         trial = attempt(experiment, system, options, budget.seeds, done)
         done.append(_play(trial, fabric, folder / f"trial-{number}", system, options, done))
         write_whole(folder / TRIALS_FILE, msgspec.json.Encoder().encode_lines(done))
@@ -162,10 +163,15 @@ def knobs(experiment: Experiment, system: str) -> dict[str, Knob]:
     training, kind = experiment.training, experiment.kind_of(system)
     has_momentum = kind.own_momentum or isinstance(training.optimizer, SGD)
     momentum = getattr(training.optimizer, "momentum", 0.0) if has_momentum else 0.0
-    rate = long_run({"rate": training.schedule.rate, "momentum": momentum})
+    rate = long_run({"rate": training.schedule.rate, "momentum": momentum}, lengthens(experiment, system))
     found = {"rate": Knob(low=rate / SPAN, high=rate * SPAN)}
     own = {name: _taken(experiment, system, name, knob) for name, knob in kind.knobs.items()}
     return found | ({"momentum": Knob(choices=(0.0, 0.9))} if has_momentum else {}) | own
+
+
+def lengthens(experiment: Experiment, system: str) -> bool:
+    """Whether a momentum of m makes this system's steps 1 / (1 - m) times as long (`long_run`)."""
+    return not experiment.kind_of(system).mean_momentum and isinstance(experiment.training.optimizer, SGD)
 
 
 def _taken(experiment: Experiment, system: str, name: str, knob: Knob) -> Knob:

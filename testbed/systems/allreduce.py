@@ -4,27 +4,23 @@
   the ring carry it once: what torch's DistributedDataParallel does with gloo, of a gradient that is one bucket.
 - `hierarchical-allreduce`: a ring in each region, then one across regions for each chunk, then back: each WAN link
   carries only what its chunk's worker holds.
-- `local-sgd`: workers train by themselves and average their weights every `local_steps`, over a ring (Stich, "Local SGD
-  converges fast and communicates little", ICLR 2019).
 
-All are exact in float32: sums over a ring are in another order than a server's.
+Both are exact in float32: sums over a ring are in another order than a server's.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from testbed.errors import ProtocolError
 from testbed.roles.node import Node
-from testbed.systems.protocols.base import Knob, System, Task
-from testbed.systems.protocols.regional import means_of
+from testbed.systems.protocols.base import System, Task
 from testbed.systems.protocols.replica import Replica
 from testbed.systems.protocols.rings import Ring, RingOptions
-from testbed.types import Count
 
 
 class Serverless(System):
@@ -97,36 +93,14 @@ class HierarchicalAllReduce(Serverless):
         """Whether one worker of a region can play for all: also only where their chunks are of one length."""
         return super().folds and all(ring.even for ring in self.inside.values())
 
+    async def sum_of_region(self, node: Node, vector: torch.Tensor, step: int) -> None:
+        """Replace `vector` by the sum of those of the worker's own region."""
+        await self.inside[node.name].reduce_scatter(node, vector, step)
+        await self.inside[node.name].all_gather(node, vector, step)
+
     async def sum(self, node: Node, vector: torch.Tensor, step: int) -> None:
         inside, across = self.inside[node.name], self.across[node.name]
         await inside.reduce_scatter(node, vector, step)
         await across.reduce_scatter(node, vector, step)
         await across.all_gather(node, vector, step)
         await inside.all_gather(node, vector, step)
-
-
-class LocalSGDOptions(RingOptions, frozen=True, forbid_unknown_fields=True):
-    """`local_steps`: H, steps from one average to the next; the others are the ring's."""
-
-    local_steps: Count = 20
-
-
-class LocalSGD(AllReduce):
-    name = "local-sgd"
-    options_type = LocalSGDOptions
-    knobs: ClassVar[Mapping[str, Knob]] = {"local_steps": Knob(choices=(5, 10, 20, 50))}
-    options: LocalSGDOptions
-
-    async def step(self, node: Node, state: Replica, gradient: torch.Tensor, step: int) -> None:
-        """Update with the worker's own gradient, and average the weights when it is time."""
-        await node.compute(self.task.update_work, self._update, state, gradient, step, 1)
-        if (step + 1) % self.options.local_steps == 0:
-            await self.sum(node, state.weights, step)
-            await node.compute(self.task.passes(2), state.weights.div_, len(self.task.roles.workers))
-
-    def initial_state(self, name: str) -> Replica:
-        return Replica.of(self.task, self.task.training.optimizer, shown=True)
-
-    def models(self, states: Mapping[str, Replica]) -> dict[str, torch.Tensor]:
-        """See `means_of`."""
-        return means_of({name: states[name] for name in self.task.roles.workers})

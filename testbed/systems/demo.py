@@ -47,7 +47,7 @@ class DeMoOptions(Options, frozen=True, forbid_unknown_fields=True):
 
 class DeMo(CodecSystem):
     name = "demo"
-    own_momentum = True
+    own_momentum = mean_momentum = True
     options_type = DeMoOptions
     knobs: ClassVar[Mapping[str, Knob]] = {"kept": Knob(choices=(1 / 512, 1 / 128, 1 / 32))}
     options: DeMoOptions

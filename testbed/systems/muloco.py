@@ -72,7 +72,7 @@ class CopyState(Met):
 
 class MuLoCo(CopiesSystem):
     name = "muloco"
-    own_momentum = True
+    own_momentum = mean_momentum = True
     options_type = MuLoCoOptions
     knobs: ClassVar[Mapping[str, Knob]] = {"local_steps": Knob(choices=(5, 10, 20, 50))}
     options: MuLoCoOptions

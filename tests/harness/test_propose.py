@@ -42,6 +42,16 @@ def test_a_search_comes_near_to_the_best() -> None:
         assert settings["momentum"] in (0.0, 0.9) and settings["kept"] in (0.1, 0.01)
 
 
+def test_a_momentum_that_makes_no_step_longer_leaves_the_rate_as_it_is() -> None:
+    """Else such a system's rates would be searched ten times too low beside its momentum."""
+    tried: Tried = [({**STANDING, "rate": 0.2}, 10.0)]
+    for _ in range(7):
+        settings = proposal(KNOBS, tried, lengthens=False)
+        assert 0.0125 * 0.99 <= settings["rate"] <= 3.2 * 1.01
+        tried.append((settings, 10.0))
+    assert {settings["momentum"] for settings, _ in tried} == {0.0, 0.9}
+
+
 def test_the_same_trials_give_the_same_proposal() -> None:
     tried = search(4)
     assert proposal(KNOBS, tried) == proposal(KNOBS, tried)

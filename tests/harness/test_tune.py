@@ -189,6 +189,25 @@ def test_a_system_has_its_own_knobs_and_what_it_is_of() -> None:
     assert set(tune.knobs(adam, "baseline")) == {"rate"}
 
 
+@pytest.mark.parametrize(
+    ("system", "optimizer", "lengthens"),
+    [
+        ("baseline", "sgd", True),
+        ("dgc", "sgd", True),
+        ("dgc", "adamw", False),  # Adam's step is as long whatever its gradients are multiplied by
+        ("ef21", "sgd", False),  # a mean of gradients
+        ("muloco", "sgd", False),  # Muon's step has a length of its own
+        ("demo", "sgd", False),  # signs
+    ],
+)
+def test_a_momentum_lengthens_steps_where_gradients_are_summed(system: str, optimizer: str, lengthens: bool) -> None:
+    heavy: dict[str, Any] = {"kind": optimizer} | ({"momentum": 0.9} if optimizer == "sgd" else {})
+    it = small(systems={system: {} if system == "baseline" else {"momentum": 0.9}}, training={"optimizer": heavy})
+    assert tune.lengthens(it, system) == lengthens
+    rate = it.training.schedule.rate / (0.1 if lengthens else 1.0)
+    assert tune.knobs(it, system)["rate"].high == pytest.approx(rate * 16)
+
+
 def test_a_knob_is_a_choice_or_a_range() -> None:
     assert Knob(choices=(1, 3, 7)).nearest(4) == 3
     assert [Knob(low=1.0, high=10.0).nearest(value) for value in (0.1, 5.0, 99.0)] == [1.0, 5.0, 10.0]

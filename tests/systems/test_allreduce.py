@@ -120,35 +120,10 @@ def test_how_it_is_cut_changes_no_sum(ahead: int, segment_mib: float) -> None:
         assert torch.allclose(played.models["full"], expected, atol=1e-5)
 
 
-def test_local_sgd_sends_nothing_between_its_averages() -> None:
-    played = run("local-sgd", steps=6, local_steps=3, ahead=0)
-    onward = [event.messages for event in played.of(Sent) if event.messages > 1]
-    assert set(onward) == {2 * 2 * 3 + 1}
-    weights = [state.weights for state in played.states.values()]
-    assert all(torch.allclose(weights[0], each, atol=1e-6) for each in weights)
-    assert torch.allclose(played.models["full"], weights[0], atol=1e-6)
-
-
-def test_averaging_in_every_step_is_the_baseline() -> None:
-    played = run("local-sgd", steps=6, local_steps=1)
-    assert torch.allclose(played.models["full"], sums(("a", "b"), 2), atol=1e-5)
-
-
-def test_the_average_keeps_its_moving_average() -> None:
+def test_the_model_keeps_its_moving_average() -> None:
     roles = Roles(("a", "b"), 2, "c", "ring")
-    training = Training(steps=4, ema_decay=0.9)
-    for system in ("allreduce", "local-sgd"):
-        models = play(system, quadratic_task(roles, 4, training=training), FAST, {}).models
-        assert {"full", "ema"} <= set(models)
-
-
-def test_between_averages_the_moving_average_is_that_of_all_copies() -> None:
-    training = Training(steps=4, ema_decay=0.9)
-    played = play("local-sgd", quadratic_task(Roles(("a", "b"), 2, "c", "ring"), 4, training=training), FAST, {})
-    copies = [state.ema.average for state in played.states.values()]
-    assert torch.allclose(played.models["ema"], torch.stack(copies).mean(0))
-    assert not torch.allclose(copies[0], copies[1])
-    assert {"full@a", "full@b"} <= set(played.models)
+    models = play("allreduce", quadratic_task(roles, 4, training=Training(steps=4, ema_decay=0.9)), FAST, {}).models
+    assert {"full", "ema"} <= set(models)
 
 
 def test_who_is_beside_whom() -> None:

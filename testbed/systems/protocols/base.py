@@ -185,6 +185,7 @@ class System(ABC):
     topologies: ClassVar[tuple[str, ...]] = ("tree", "flat")  # where it can run
     knobs: ClassVar[Mapping[str, Knob]] = {}  # its options, beside rate and momentum, that tuning searches
     own_momentum: ClassVar[bool] = False  # whether its option `momentum` is not the optimizer's
+    mean_momentum: ClassVar[bool] = False  # whether steps are as long with momentum as without: a mean, signs, Muon
     own_clip: ClassVar[bool] = False  # whether it clips gradients itself, by `training.clip_norm`
     sums_gradients: ClassVar[bool] = True  # whether what a worker sends can be made from a sum of its GPUs' gradients
     mesh: ClassVar[bool] = False  # whether its LPSs exchange messages with each other
