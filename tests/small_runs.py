@@ -165,15 +165,19 @@ def play(
     device: str = "m60",
     between: Callable[[Mapping[str, Any]], None] = lambda states: None,
     faults: Sequence[str] = (),
+    probe: Callable[..., bool] | None = None,
 ) -> Played:
-    """Play all steps of `task` on the virtual fabric, stopping at `stops`, where `between` sees the states."""
+    """Play all steps of `task` on the virtual fabric, stopping at `stops`, where `between` sees the states.
+
+    `probe` is given the states that show the model, at every step.
+    """
     made = SYSTEMS[system](task, SYSTEMS[system].options_type(**(options or {})))
     plan = NetworkPlan(task.roles.all, profile)
     schedule = Schedule(None, experiment_file.read_faults(list(faults), "test"), plan.wan, task.roles.all)
     compute = compute_model(device)
     fabric = VirtualFabric(plan, compute, lambda name, seed: made, schedule=schedule, patience_s=PATIENCE_S)
     played = Played(made, fabric.states(Path()), [], 0.0)
-    fabric.record = played.events.append
+    fabric.record, fabric.probe = played.events.append, probe
     fabric.begin(system, task.seed, Path(), 0.0, None)
     for stop in (*stops, task.training.steps):
         played.clock_s = fabric.segment(stop)

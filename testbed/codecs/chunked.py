@@ -104,7 +104,7 @@ class ChunkedTopK(VectorCodec):
     Parameters
     ----------
     layout : the model
-    kept : the fraction of a chunk's elements, rounded up, above 0 up to 1
+    kept : the fraction of a chunk's elements, rounded up, above 0 up to 1; a whole number: so many, or all
     size : elements of a chunk, of all layers or by layer; a layer's last one has what is left
     exact : values in float32 instead of 2 bits
 
@@ -117,10 +117,12 @@ class ChunkedTopK(VectorCodec):
     costs_as = "chunked top-k"
 
     def __init__(
-        self, layout: Layout, kept: float, size: int | Callable[[Layer], int] = 4096, exact: bool = False
+        self, layout: Layout, kept: float | int, size: int | Callable[[Layer], int] = 4096, exact: bool = False
     ) -> None:
-        if not 0 < kept <= 1:
-            raise CodecError(f"the kept fraction of a chunk is above 0 and at most 1, not {kept}")
+        if not (kept >= 1 if isinstance(kept, int) else 0 < kept <= 1):
+            raise CodecError(
+                f"what is kept of a chunk is a part above 0 and at most 1, or a number of elements, not {kept}"
+            )
         super().__init__(layout)
         self.kept = kept
         size_of = size if callable(size) else lambda layer: size
@@ -139,7 +141,7 @@ class ChunkedTopK(VectorCodec):
 
     def wanted(self, size: int) -> int:
         """How many elements a chunk of this size keeps of those that are not zero."""
-        return min(size, ceil(round(self.kept * size, 6)))
+        return min(size, self.kept if isinstance(self.kept, int) else ceil(round(self.kept * size, 6)))
 
     def _largest(self, rows: torch.Tensor, start: int) -> torch.Tensor:
         """The increasing places of the largest of each row, of a run of chunks that begins at `start`.

@@ -73,7 +73,7 @@ class Frequencies:
     ----------
     layout : the model
     blocks : how it is transformed
-    kept : the fraction of a block's coefficients, rounded up
+    kept : coefficients of a block, or all where it has no more
     beta : what is left of the momentum at the next message
     """
 
@@ -86,7 +86,7 @@ class Frequencies:
         add_message=TOP.add_message,
     )
 
-    def __init__(self, layout: Layout, blocks: Blocks, kept: float, beta: float) -> None:
+    def __init__(self, layout: Layout, blocks: Blocks, kept: int, beta: float) -> None:
         self.layout, self.blocks, self.beta = layout, blocks, beta
         self.largest = ChunkedTopK(layout, kept, blocks.size_of, exact=True)
         self.decode, self.add = self.largest.decode, self.largest.add

@@ -19,7 +19,7 @@ from testbed.codecs.kernels.compiled import not_needed
 from testbed.codecs.sized import Sizes
 from testbed.errors import InputError, nearest
 from testbed.experiment.schema import Experiment
-from testbed.experiment.sizes import Recorded, Stated, Unknown
+from testbed.experiment.sizes import Recorded, Stated, Unknown, differs
 from testbed.layout import Factors
 from testbed.roles.compute import compute_model
 from testbed.roles.roles import Roles
@@ -127,9 +127,22 @@ class Assembly:
                 system.task.sizes.require(system.varying)
 
     def _sizes(self, system: str, seed: int) -> Sizes:
-        """What is known of the messages of a system whose sizes depend on the data."""
+        """What is known of the messages of a system whose sizes depend on the data.
+
+        Raises
+        ------
+        InputError
+            They are of a recorded run, depend on the network as well, and that run's was another.
+        """
         given = self.experiment.compute.sizes
         if isinstance(given, str):
+            if self.experiment.kind_of(system).follows_network and (
+                key := differs(Path(given), self.experiment.as_dict())
+            ):
+                raise InputError(
+                    f"{system}: what it sends goes by how long its messages take, and {given} was recorded with "
+                    f"another {key}; record a run with this one, or leave {system} out with --systems"
+                )
             return Recorded.read(Path(given), system, seed, self.sized.layout.size) or Unknown(system)
         part = None if isinstance(given, msgspec.UnsetType) else given.get(system)
         return Unknown(system) if part is None else Stated(part)

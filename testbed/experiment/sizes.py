@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from testbed.errors import InputError
 from testbed.record import info, lines
@@ -66,6 +67,25 @@ class Stated:
     def significant(self, sender: str, step: int) -> bool:
         """Evenly, as often as said."""
         return int((step + 1) * self.part) > int(step * self.part)
+
+
+TIMED = (("topology",), ("faults",), ("model",), ("compute", "device"), ("training", "batch_size"))
+
+
+def differs(folder: Path, experiment: dict[str, Any]) -> str:
+    """The key by which times in the run in `folder` may be others than in `experiment`; "" for none.
+
+    Raises
+    ------
+    InputError
+        No run is there, or it cannot be read.
+    """
+
+    def at(data: Any, path: Sequence[str]) -> Any:
+        return at((data or {}).get(path[0]), path[1:]) if path else data
+
+    recorded = info.read_info(folder, RunInfo).experiment
+    return next((".".join(path) for path in TIMED if at(recorded, path) != at(experiment, path)), "")
 
 
 @dataclass(frozen=True)

@@ -336,6 +336,12 @@ class Node(ABC):
             state.step += 1
             self._probe(state)
 
+    def skip_to(self, step: int, state: Stepped) -> None:
+        """Count steps until `step` that were not made; where the model is wanted meanwhile, it is as now."""
+        while state.step < step:
+            state.step += 1
+            self._probe(state)
+
     def _probe(self, state: Stepped) -> None:
         """Hand in a copy of the state where it is wanted to see how good the model is; no time passes."""
         if self.probe is not None and state.step % self.probe_steps == 0:

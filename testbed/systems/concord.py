@@ -135,6 +135,7 @@ class WorkerState(Replica):
 
 class Concord(AveragingServers):
     name = "concord"
+    follows_network = True
     options_type = ConcordOptions
     options: ConcordOptions
 
@@ -332,7 +333,7 @@ class Concord(AveragingServers):
         """Go on from the furthest step, where this one is too far behind."""
         furthest = min(state.furthest, node.stop_at)
         if step + 1 < (1 - self.options.lag) * furthest:
-            state.step = furthest - 1  # which is counted now
+            node.skip_to(furthest - 1, state)  # which is counted now
 
     # Results
 

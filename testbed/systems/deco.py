@@ -89,7 +89,7 @@ class WorkerState(DelayedState):
 
 class DeCo(DelayedSystem):
     name = "deco"
-    alike = True
+    alike = follows_network = True
     options_type = DeCoOptions
     options: DeCoOptions
 

@@ -5,10 +5,11 @@ is sent is taken out of it, so that the rest waits:
 
     m <- beta m + gradient;  q <- the largest of DCT(m);  m <- m - IDCT(q);  all: w <- w - rate sign(IDCT(mean(q)))
 
-Decisions: the transform and its blocks are in `testbed.codecs.dct`; `kept` is the default of the authors' code
-(bloc97/DeMo), 32 of 4,096. Servers add up coefficients as sparse vectors, exactly but for rounding, and the mean is
-over all workers, where that code divides by those that sent a coefficient. Since the update is a sign, `rate` is one of
-signSGD's, far below SGD's. Nobody else knows a worker's momentum, so what it has sent and nobody took is lost.
+Decisions: the transform and its blocks are in `testbed.codecs.dct`; defaults are those of the authors' code
+(bloc97/DeMo), with which weights do not decay, whatever the experiment's optimizer does. Servers add up coefficients
+as sparse vectors, exactly but for rounding, and the mean is over all workers, where that code divides by those that
+sent a coefficient. Since the update is a sign, `rate` is one of signSGD's, far below SGD's. Nobody else knows a
+worker's momentum, so what it has sent and nobody took is lost.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from testbed.roles.compute import Work
 from testbed.systems.protocols.base import Knob, Options, Task
 from testbed.systems.protocols.codec_system import CodecSystem, Sender
 from testbed.systems.protocols.replica import Replica
-from testbed.types import Count, Fraction, Share
+from testbed.types import Count, Fraction
 from testbed.workloads.optimizer import SGD
 
 
@@ -36,12 +37,12 @@ class DeMoOptions(Options, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     momentum : beta
-    kept : the fraction of a block's coefficients that is sent
+    kept : coefficients that are sent of each block, or all where it has no more
     block : its sides are at most so long
     """
 
     momentum: Fraction = 0.999
-    kept: Share = 1 / 128
+    kept: Count = 32
     block: Count = 64
 
 
@@ -49,7 +50,7 @@ class DeMo(CodecSystem):
     name = "demo"
     own_momentum = mean_momentum = True
     options_type = DeMoOptions
-    knobs: ClassVar[Mapping[str, Knob]] = {"kept": Knob(choices=(1 / 512, 1 / 128, 1 / 32))}
+    knobs: ClassVar[Mapping[str, Knob]] = {"kept": Knob(choices=(8, 32, 128))}
     options: DeMoOptions
 
     def __init__(self, task: Task, options: DeMoOptions) -> None:

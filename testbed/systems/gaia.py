@@ -6,7 +6,8 @@ an LPS makes its region's update, adds it to `v`, what it has not told yet, and 
 papers leave a choice:
 
 1. A region's gradient is the sum of its workers' over the number of all workers, so that with T = 0 and no delay
-   all copies make the baseline's step.
+   all copies make the baseline's step. Adam's step is as long whatever its gradient is multiplied by: of that a region
+   makes, and tells, as large a part as it is of all.
 2. T falls as T0 / sqrt(t), t the step from 1, or in step with the learning rate, or not at all (`decay`). An
    element of w that is 0 makes any update of it significant.
 3. Updates to one LPS leave one after the other, each acknowledged before the next: what waits is in `Outbox`.
@@ -45,6 +46,7 @@ from testbed.roles.node import Node
 from testbed.roles.traits import OVER
 from testbed.systems.protocols.base import Knob, Options, Task
 from testbed.systems.protocols.regional import Copy, RegionalSystem, WorkerState
+from testbed.workloads.optimizer import SGD
 
 
 class GaiaOptions(Options, frozen=True, forbid_unknown_fields=True):
@@ -195,6 +197,27 @@ class Gaia(RegionalSystem):
         state.untold.sub_(told)
         return Message("update", step, self.sparse.encode(told)) if bool(told.any()) else None
 
+    @property
+    def update_work(self) -> Work:
+        return self.task.update_work if self._adds_up else self.task.update_work + self.task.passes(5)
+
+    @property
+    def _adds_up(self) -> bool:
+        """Whether steps with parts of a gradient add up to the step with all of it."""
+        return isinstance(self.task.training.optimizer, SGD)
+
+    def apply(self, state: Copy, gradient: torch.Tensor, step: int) -> None:
+        """The region's part of an update of all."""
+        if self._adds_up:
+            super().apply(state, gradient, step)
+            return
+        regions, before = len(self.task.roles.lpss), state.weights.clone()
+        optimizer, rate = self.task.training.optimizer, self.task.rate_at(step)
+        optimizer.update(state.optimizer, state.weights, gradient.mul_(regions), rate)
+        state.weights.lerp_(before, 1 - 1 / regions)
+        if state.ema is not None:
+            state.ema.update(state.weights)
+
     def _threshold(self, step: int) -> float:
         """T of a step."""
         initial = self.options.threshold
@@ -202,7 +225,7 @@ class Gaia(RegionalSystem):
             case "sqrt":
                 return initial / sqrt(step + 1)
             case "rate":
-                return initial * self.task.rate_at(step) / self.task.rate_at(0)
+                return initial * self.task.rate_at(step) / self.task.training.schedule.rate
             case _:
                 return initial
 

@@ -87,6 +87,7 @@ class ToldBits:
 
 class MQGrad(CodecSystem):
     name = "mqgrad"
+    follows_network = True
     options_type = MQGradOptions
     options: MQGradOptions
 

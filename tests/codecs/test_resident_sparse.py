@@ -158,7 +158,7 @@ def test_changes_are_remembered_alike(place: Place, name: str, size: int) -> Non
 def test_frequencies_are_remembered_alike(place: Place, size: int) -> None:
     """To 1e-5, as products of matrices are; what is sent and what is left add up there, too."""
     layout = layout_of(size)
-    codec = Frequencies(layout, Blocks(layout, 64), 1 / 16, 0.9)
+    codec = Frequencies(layout, Blocks(layout, 64), 256, 0.9)
     memory, memory_here = codec.start(), codec.start()
     with place() as device:
         twin = placed(codec, device)
@@ -177,7 +177,7 @@ def test_frequencies_are_remembered_alike(place: Place, size: int) -> None:
 @pytest.mark.parametrize("name", ["changes", "frequencies"])
 def test_a_message_that_is_remembered_waits_once(name: str) -> None:
     layout = Layout.of([(f"l{k}.weight", (40, 100)) for k in range(10)])
-    codec = CHANGES["exact"](layout) if name == "changes" else Frequencies(layout, Blocks(layout, 64), 1 / 128, 0.9)
+    codec = CHANGES["exact"](layout) if name == "changes" else Frequencies(layout, Blocks(layout, 64), 32, 0.9)
     memory = codec.start()
     with standin() as counts:
         twin = placed(codec, DEVICE)
@@ -194,7 +194,7 @@ def test_a_message_that_is_remembered_waits_once(name: str) -> None:
 @pytest.mark.parametrize("name", ["changes", "frequencies"])
 def test_what_is_remembered_tells_later_of_a_value_that_is_no_number(place: Place, name: str, value: float) -> None:
     layout = layout_of(100)
-    codec = CHANGES["exact"](layout) if name == "changes" else Frequencies(layout, Blocks(layout, 64), 0.1, 0.9)
+    codec = CHANGES["exact"](layout) if name == "changes" else Frequencies(layout, Blocks(layout, 64), 400, 0.9)
     values = vector(layout.size, 1)
     values[101] = value
     with place() as device:

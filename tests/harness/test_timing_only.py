@@ -96,6 +96,21 @@ def test_what_depends_on_the_data_is_refused_without_sizes(small_data: None, tmp
     assert not list(tmp_path.glob("results*/*"))
 
 
+@pytest.mark.parametrize("system", ["concord", "deco", "mqgrad"])
+def test_sizes_that_go_by_the_network_are_not_taken_from_another(small_data: None, system: str, tmp_path: Path) -> None:
+    """Their messages answer how long others took: elsewhere other rounds would be coded, of other lengths."""
+    parts: dict[str, Any] = {"systems": {system: OPTIONS.get(system, {})}, "run": {"probe_steps": 0}}
+    computed = start(experiment(**parts), tmp_path / "computed")
+    sized = {"device": "m60", "math": "none", "sizes": str(computed)}
+    for changed, key in (
+        ({"topology": {"wan_factor": 0.5}}, "topology"),
+        ({"compute": {**sized, "device": "v100"}}, "compute.device"),
+        ({"training": {"batch_size": 384}}, "training.batch_size"),
+    ):
+        with pytest.raises(InputError, match=rf"^{system}: .* was recorded with another {key}; record a run with this"):
+            start(experiment(**{**parts, "compute": sized, **changed}), tmp_path / "timed")
+
+
 def test_a_stated_part_of_float32_is_what_is_sent(small_data: None, tmp_path: Path) -> None:
     parts: dict[str, Any] = {"systems": {"baseline": {}, "dgc": {}}, "run": {"probe_steps": 0}}
     sized = {"device": "m60", "math": "none", "sizes": {"dgc": 0.25}}

@@ -369,6 +369,15 @@ def test_a_straggler_goes_on_from_the_furthest_step() -> None:
     assert all(played.states[name].step == STEPS for name in steps)
 
 
+@pytest.mark.slow
+def test_a_straggler_costs_no_test_of_the_model() -> None:
+    """It hands in its copy for the steps that it counts without making them."""
+    seen: list[int] = []
+    faults = ["slow b/w1 factor=10 at 0s"]
+    play("concord", task_of(), PROFILE, APART, faults=faults, probe=lambda step, *rest: seen.append(step) or False)
+    assert seen == sorted(seen) == list(range(STEPS + 1))
+
+
 # Not with Muon, of whose steps a point is as far as any other, whichever way it lies.
 @pytest.mark.slow
 @pytest.mark.parametrize("coding", sorted(set(CODINGS) - {"Muon"}))

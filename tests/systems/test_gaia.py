@@ -16,8 +16,8 @@ from testbed.systems.gaia import Gaia
 from testbed.systems.protocols.regional import WorkerState
 from testbed.wan.profile import Link
 from testbed.workloads.config import Training
-from testbed.workloads.optimizer import SGD
-from testbed.workloads.schedule import Constant
+from testbed.workloads.optimizer import SGD, Adam, AdamW
+from testbed.workloads.schedule import Constant, Cosine
 
 ROLES = Roles(("a", "b"), 2, "c", mesh=True)
 FAST = network(("a", "b", "c"), lan=Link(1000, 1), wan=Link(1000, 2))
@@ -79,6 +79,31 @@ def test_the_threshold_falls_with_the_steps_or_the_rate() -> None:
     assert isinstance(system, Gaia)
     assert system._threshold(0) == pytest.approx(0.01)
     assert system._threshold(3) == pytest.approx(0.005)
+
+
+def test_a_threshold_that_goes_with_the_rate_is_no_higher_while_that_rises() -> None:
+    """T0 belongs to the highest rate, not to the first one of a warm-up."""
+    training = Training(steps=100, schedule=Cosine(rate=0.1, warmup_steps=10))
+    system = SYSTEMS["gaia"](quadratic_task(ROLES, 100, training=training), SYSTEMS["gaia"].options_type(decay="rate"))
+    assert isinstance(system, Gaia)
+    thresholds = [system._threshold(step) for step in range(100)]
+    assert max(thresholds) == pytest.approx(0.01) == thresholds[9] and thresholds[0] == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize("optimizer", [Adam(), AdamW(weight_decay=0.1)])
+@pytest.mark.parametrize("regions", [("a", "b"), ("a", "b", "d", "e")])
+def test_regions_steps_add_up_to_one_with_an_optimizer_that_no_scale_changes(
+    optimizer: Any, regions: tuple[str, ...]
+) -> None:
+    """Not to as many steps as there are regions. Copies that lag move a little less."""
+    training = Training(steps=10, schedule=Constant(rate=0.01), optimizer=optimizer)
+    task = quadratic_task(Roles(regions, 2, "c", mesh=True), steps=10, training=training)
+    near = network((*regions, "c"), lan=Link(1e5, 0.01), wan=Link(1e5, 0.01))
+    alone, both = (
+        play(system, task, near, options).models["full"] - task.initial
+        for system, options in (("baseline", {}), ("gaia", {"threshold": 0.0, "clock_steps": 1}))
+    )
+    assert 0.75 < float(both.norm() / alone.norm()) < 1.1
 
 
 @pytest.mark.slow

@@ -188,6 +188,7 @@ class System(ABC):
     mean_momentum: ClassVar[bool] = False  # whether steps are as long with momentum as without: a mean, signs, Muon
     own_clip: ClassVar[bool] = False  # whether it clips gradients itself, by `training.clip_norm`
     sums_gradients: ClassVar[bool] = True  # whether what a worker sends can be made from a sum of its GPUs' gradients
+    follows_network: ClassVar[bool] = False  # whether what a message holds goes by how long others took
     mesh: ClassVar[bool] = False  # whether its LPSs exchange messages with each other
     alike: ClassVar[bool] = (
         False  # whether a region's workers are treated the same: collected, then answered at once; or in rings
