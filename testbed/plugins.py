@@ -198,7 +198,7 @@ def _imported(name: str, work: Callable[[], object]) -> ModuleType | None:
         found = work()
     except TestbedError as error:
         raise InputError(f"plug-in {name}: {error}") from error
-    except Exception as error:  # any code may be in there
+    except (Exception, SystemExit) as error:  # any code may be in there
         raise InputError(f"plug-in {name} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         _importing -= 1

@@ -114,6 +114,7 @@ def test_what_is_loaded_is_told_with_its_files_hash(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
+        ("raise SystemExit(0)", "cannot be imported: SystemExit: 0"),
         ("1 / 0", "cannot be imported: ZeroDivisionError: division by zero"),
         ("import nowhere_at_all", "cannot be imported: ModuleNotFoundError: No module named 'nowhere_at_all'"),
         ("def f(:", "cannot be imported: SyntaxError: "),

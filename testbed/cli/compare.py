@@ -43,8 +43,10 @@ def add(commands: Commands) -> None:
 def _compare(options: argparse.Namespace) -> int:
     check(*options.runs)
     from testbed.files import write_whole
+    from testbed.record.series import labels
     from testbed.report.numbers.asked import target_of
-    from testbed.report.numbers.compare import compare, load_all
+    from testbed.report.numbers.compare import compare, load_all, names_of
+    from testbed.report.numbers.summary import counted
     from testbed.report.numbers.tables import csv
     from testbed.report.page.markdown import compared_markdown
     from testbed.report.pictures import draw
@@ -64,6 +66,9 @@ def _compare(options: argparse.Namespace) -> int:
         write_whole(options.markdown, compared_markdown(found))
         print(f"written: {options.markdown}")
     if options.plot:
-        save(draw(runs, "series"), options.plot, options.plot.suffix[1:])
+        called = dict(zip(names_of(runs), labels([run.folder for run in runs]), strict=True))
+        frame = counted(found.frame, ("run", "system"))  # as in the table, by the same target
+        drawn = draw(runs, "series", frame.assign(run=frame["run"].map(called)))
+        save(drawn, options.plot, options.plot.suffix[1:])
         print(f"written: {options.plot}")
     return 0

@@ -169,9 +169,9 @@ def points(
     return load.load(options.file, asked, options.scale, options.systems, seeds, options.plugin, more, axes, by)
 
 
-def one(options: argparse.Namespace) -> Experiment:
-    """The only experiment that they name; InputError where that is a series."""
-    found = points(options)
+def one(options: argparse.Namespace, changes: Mapping[str, Any] | None = None) -> Experiment:
+    """The only experiment that they name, with further changes; InputError where that is a series."""
+    found = points(options, changes)
     if len(found) > 1:
         raise InputError(f"{options.file}: a series of {len(found)} runs; set its swept keys to take one of them")
     return found[0].experiment

@@ -11,7 +11,7 @@ from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from testbed.cli.options import Commands, add_experiment, check_file, count, names, points
+from testbed.cli.options import Commands, add_experiment, check_file, count, names, one
 from testbed.cli.run import sizes
 from testbed.errors import InputError, nearest
 
@@ -111,8 +111,7 @@ def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, Cand
             raise InputError(f"{named[0]} cannot go with an experiment file, which says so itself")
         if options.profile:
             common["topology.profile"] = options.profile
-        found = points(options, common)[0].experiment
-        experiment = found.on(FABRICS[virtual()].device)
+        experiment = one(options, common).on(FABRICS[virtual()].device)
         if not options.systems:
             experiment, left_out = _sized(experiment)
     else:

@@ -6,7 +6,10 @@ import argparse
 from pathlib import Path
 
 from testbed.cli.options import RUN, Commands
+from testbed.errors import InputError
 from testbed.record.place import check
+
+FORMATS = "png,pdf"
 
 PLOT_EXAMPLES = f"""\
 kinds: loss, speedup, accuracy, pareto, time, wan, bandwidth, threshold (WeightGrad), bits (MQGrad), timeline (first
@@ -26,7 +29,7 @@ def add(commands: Commands) -> None:
     plot = commands.add("plot", _plot, "draw a run's tables and plots again, from its records alone", PLOT_EXAMPLES)
     plot.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="results/<target>/<run>, or a series")
     plot.add_argument("--kind", action="append", default=[], metavar="KIND", help="draw only this kind; repeatable")
-    plot.add_argument("--format", default="png,pdf", metavar="A,B", help="of the plots: png, pdf (both)")
+    plot.add_argument("--format", default=FORMATS, metavar="A,B", help="of the plots: png, pdf (both)")
     plot.add_argument("--plugin", action="append", default=[], metavar="FILE", help="Python with kinds of your own")
     plot.add_argument("--out", type=Path, metavar="DIR", help="where the plots go (RUN/plots)")
 
@@ -43,6 +46,8 @@ def _plot(options: argparse.Namespace) -> int:
 
     plugins.load(options.plugin)
     if len(options.runs) == 1 and series.is_series(options.runs[0]) and not options.kind:
+        if options.out or options.format != FORMATS:
+            raise InputError("a series is drawn into its own folder; name a --kind to draw it elsewhere, or as others")
         return _plot_series(options.runs[0])
     folder = options.out or options.runs[0] / pictures.FOLDER
     formats = tuple(name for name in options.format.split(",") if name)

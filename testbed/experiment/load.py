@@ -103,12 +103,24 @@ def load(
         present = _table(data.get("systems", {}), f"{source}: systems")
         _check_sizes(data, {*present, *systems}, source)
         if systems:
+            _refuse_others([*changes, *(key for axis in axes for key in axis)], systems, source)
             data["systems"] = {system: present.get(system, {}) for system in systems}
         if seeds:
             _table(data.setdefault("run", {}), f"{source}: run")["seeds"] = list(seeds)
         given_here = [*changes, *(key for axis in axes for key in axis), *(["faults"] if faults else [])]
         swept = sweeps.without(swept, given_here)
         return _points(data, [*(_concerning(swept, systems) if systems else swept), *axes], source)
+
+
+def _refuse_others(keys: Sequence[str], systems: Sequence[str], source: str) -> None:
+    """InputError where a key that an option gives is of a system that is not played: it would change nothing."""
+    for key in keys:
+        table, _, rest = key.partition(".")
+        if table == "systems" and rest and (name := rest.partition(".")[0]) not in systems:
+            chosen = ", ".join(systems)
+            raise InputError(
+                f"{source}: {key}: {name} is not among the systems that are played: {chosen}{nearest(name, systems)}"
+            )
 
 
 @contextmanager

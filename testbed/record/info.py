@@ -33,7 +33,8 @@ GIT_TIMEOUT_S = 5.0
 CRC = b',\n  "crc": "'  # begins the last line of a file of facts
 NOT_FINITE = str(NotFinite.of(""))  # ends the line of every such error, whoever raised it
 DONE = ("finished", "ended")  # the statuses of a system and seed that has nothing left to do
-OVER = (*DONE, "failed")  # of one that was not merely stopped: what diverged has missed its target
+DIVERGED = "diverged"  # a reader's word for one that failed because training did, and would again
+OVER = (*DONE, DIVERGED)  # of one that has nothing left to do: what diverged has missed its target
 
 
 class Environment(msgspec.Struct, kw_only=True):

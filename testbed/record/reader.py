@@ -14,8 +14,8 @@ import pandas as pd
 from testbed.errors import InputError
 from testbed.record import frames, lines
 from testbed.record.events import RunEnded
+from testbed.record.info import DIVERGED, NOT_FINITE, ResultInfo, RunInfo, read_info
 from testbed.record.info import FILE_NAME as INFO_NAME
-from testbed.record.info import ResultInfo, RunInfo, read_info
 from testbed.record.place import no_run
 
 MOST_PLAYS = 10_000  # systems and seeds that are looked for; more are no run's, but damage
@@ -27,8 +27,8 @@ class Result:
 
     Attributes
     ----------
-    status : "finished", "ended" (with its trace), "interrupted", "failed", or "partial" (no word about its end: killed,
-        or still running)
+    status : "finished", "ended" (with its trace), "interrupted", "failed", "diverged" (failed, as it would again), or
+        "partial" (no word about its end: killed, or still running)
     missing : what the record lacks, one sentence each
 
     The frames are described, with their units, in `testbed.record.frames`.
@@ -208,7 +208,7 @@ def _load_result(folder: Path) -> Result:
         missing.append(f"the last line of {lines.FILE_NAME} is cut off and was left out")
     elif info.checksums and frames.lost_events(folder):
         missing.append(frames.LOST_EVENTS)
-    if result.status == "failed" and info.error:
+    if result.status in ("failed", DIVERGED) and info.error:
         missing.append(f"it failed: {info.error}")
     if result.status == "partial":
         missing.append("it did not end: killed, or still running")
@@ -222,7 +222,7 @@ def _status(folder: Path, info: ResultInfo) -> str:
     if path.exists():
         last = lines.last_event(path)
         if isinstance(last, RunEnded):
-            return last.how
+            return DIVERGED if last.how == "failed" and last.error.endswith(NOT_FINITE) else last.how
         if not info.checksums:  # which stand there once it has ended
             return "partial"
-    return "partial" if info.status == "running" else info.status
+    return DIVERGED if info.diverged else "partial" if info.status == "running" else info.status

@@ -117,9 +117,12 @@ def read(folder: Path) -> SeriesInfo:
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
-    """What runs are called side by side: by their folders, with the target in front where two would be alike."""
-    names = [folder.name for folder in folders]
-    return names if len(set(names)) == len(names) else [f"{folder.parent.name}/{folder.name}" for folder in folders]
+    """What runs are called side by side: by their folders, with as many of those above as tell them all apart."""
+    depth, names = 1, [folder.name for folder in folders]
+    while len(set(names)) < len(set(folders)):
+        depth += 1
+        names = ["/".join(folder.parts[-depth:]) for folder in folders]
+    return names
 
 
 def grid(folders: Sequence[Path]) -> Grid:

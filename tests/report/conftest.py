@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from testbed.record.events import Evaluated, Event, LinkBytes, RunEnded, RunStarted, StepDone
-from testbed.record.info import DataInfo, ResultInfo, RunInfo, read_info, write_info
+from testbed.record.info import DIVERGED, NOT_FINITE, DataInfo, ResultInfo, RunInfo, read_info, write_info
 from testbed.record.recorder import Recorder
 
 # system: seconds a step, WAN bytes a step, step constant of the loss's decay, final accuracy
@@ -55,7 +55,8 @@ def events_of(system: str, seed: int, steps: int, ended: str | None, workers: in
             Evaluated(time_s=steps * step_s, step=steps, model=model, loss=1.5, accuracy=value, images=10_000)
         )
     if ended is not None:
-        events.append(RunEnded(time_s=steps * step_s, step=steps, how=ended))
+        how, error = ("failed", f"w0 failed: layer a{NOT_FINITE}") if ended == DIVERGED else (ended, "")
+        events.append(RunEnded(time_s=steps * step_s, step=steps, how=how, error=error))
     return events
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from testbed.errors import InputError, nearest
 from testbed.record.info import FILE_NAME
 from testbed.record.reader import Run, load
-from testbed.record.series import is_series, swept
+from testbed.record.series import is_series, labels, swept
 from testbed.record.series import read as read_series
 from testbed.report.numbers import prices
 from testbed.report.numbers.asked import Target, flat
@@ -96,7 +96,8 @@ def compare(
     """Put the systems of all runs side by side.
 
     Speedup and compression are taken against the same seed of the baseline of the same run; a run without one is
-    measured against the first other run's on the same fabric, unless the runs differ.
+    measured against the first other run's of the same setting: a baseline with another batch, network or fault is none
+    of its own.
 
     Parameters
     ----------
@@ -109,29 +110,35 @@ def compare(
     InputError
         The runs differ and `force` is not set, or no run has a system of `over`.
     """
-    frame = pd.concat([measure(run, target).assign(run=run.name) for run in runs], ignore_index=True)
+    names = names_of(runs)
+    frame = pd.concat([measure(run, target).assign(run=name) for run, name in zip(runs, names, strict=True)])
+    frame = frame.reset_index(drop=True)
+    settings = dict(zip(names, (_hashed(_setting(run)) for run in runs), strict=True))
     differing = {key: list(dict.fromkeys(frame[key])) for key in MUST_AGREE if frame[key].nunique(dropna=False) > 1}
     undeclared = {key: values for key, values in differing.items() if key not in _declared(runs)}
     if undeclared and not force:
         raise InputError(_difference(frame, undeclared))
     frame = relate(frame, by=("run", "seed"))
-    if not differing:
-        borrowed = relate(frame, by=("fabric", "seed"))
-        for column in (
-            "compression",
-            "speedup_vs_baseline",
-            "speedup_to_accuracy",
-            "speedup_resolution",
-            "accuracy_resolution",
-        ):
-            frame[column] = frame[column].where(_has(frame, BASELINE), borrowed[column])
+    lenders = frame["run"].map(settings) if not differing else frame["run"]  # who differs in much lends to nobody
+    borrowed = relate(frame.assign(setting=lenders), by=("setting", "seed"))
+    for column in BORROWED:
+        frame[column] = frame[column].where(_has(frame, BASELINE), borrowed[column])
     for system in over:
-        frame = _over(frame, system, borrow=not differing)
+        frame = _over(frame, system, lenders)
     frame["differs"] = ", ".join(undeclared)
     frame = frame[["run", *(column for column in frame.columns if column != "run")]]
     notes = [*_settings(runs), *_prices(runs), *(f"{run.name}: {note}" for run in runs for note in run.missing)]
     others = tuple(system for system in over if system != BASELINE)
     return Comparison(frame, _by(runs, frame, differing), others, tuple(undeclared), _caveats(frame, undeclared), notes)
+
+
+def names_of(runs: Sequence[Run]) -> list[str]:
+    """What runs are called in a comparison: "<target>/<run-id>", or as `labels` has it where that is not one's alone.
+
+    So it is with copies of a run, and with runs of several series that have the same labels.
+    """
+    names = [run.name for run in runs]
+    return names if len(set(names)) == len(names) else labels([run.folder for run in runs])
 
 
 def _declared(runs: Sequence[Run]) -> set[str]:
@@ -154,16 +161,16 @@ def _has(frame: pd.DataFrame, system: str) -> pd.Series:
     return frame["run"].isin(frame.loc[frame["system"] == system, "run"])
 
 
-def _over(frame: pd.DataFrame, system: str, borrow: bool) -> pd.DataFrame:
-    """With the speedup over a system and its resolution, where wanted over that of another run on the same fabric."""
+def _over(frame: pd.DataFrame, system: str, lenders: pd.Series) -> pd.DataFrame:
+    """With the speedup over a system and its resolution; where a run has it not, over that of another lender's."""
     if system not in set(frame["system"]):
         raise InputError(
             f"--over {system}: no run has that system{nearest(system, list(dict.fromkeys(frame['system'])))}"
         )
     own, metric = relate_to(frame, system, ("run", "seed")), speedup_metric(system)
-    if borrow:
-        borrowed, columns = relate_to(frame, system, ("fabric", "seed")), [metric, resolution_column(metric)]
-        own[columns] = own[columns].where(_has(frame, system), borrowed[columns])
+    columns = [metric, resolution_column(metric)]
+    borrowed = relate_to(frame.assign(setting=lenders), system, ("setting", "seed"))
+    own[columns] = own[columns].where(_has(frame, system), borrowed[columns])
     return own
 
 

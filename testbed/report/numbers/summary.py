@@ -16,7 +16,7 @@ speedup_vs_baseline            baseline's time_to_target_s / this system's, same
 speedup_resolution             by what fraction that may be off since both times lie between two tests: half of each
                                resolution_s against its time
 accuracy_vs_baseline           final_accuracy less baseline's, same seed
-status                         "finished", "ended", "interrupted", "failed", "partial"
+status                         "finished", "ended", "interrupted", "failed", "diverged", "partial"
 target                         in words: "loss ≤ 1.7, accuracy ≥ 45 %"
 steps_to_target                steps done when the target was reached
 mean_step_s, mean_compute_s    time per step; what a worker was charged for computing of it,
@@ -283,8 +283,9 @@ def _interval(group: pd.DataFrame, metric: str) -> tuple[float, float, float]:
 def counted(frame: pd.DataFrame, by: Sequence[str] = ("system",)) -> pd.DataFrame:
     """The rows of a summary that a mean is taken of: those that are over; where none is, those that have a step.
 
-    A seed that was stopped has not missed its target, and its bytes and its loss are those of a part. One that failed
-    counts, as when it diverged: without it the mean would be of the lucky. All rows of a frame that does not say.
+    A seed that was stopped, or failed for the machine's sake, has not missed its target, and its bytes and its loss are
+    those of a part. One that diverged counts: without it the mean would be of the lucky. All rows of a frame that does
+    not say.
     """
     if not {"status", "steps"} <= set(frame):
         return frame

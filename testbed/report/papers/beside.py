@@ -79,12 +79,12 @@ class Here:
         return self._mean("time_s", system)
 
     def _mean(self, metric: str, system: str) -> float:
-        return float(aggregate(self.frame[self.frame["system"] == system], metrics=[metric])[metric].iloc[0])
+        return _only(self.frame[self.frame["system"] == system], metric)
 
     def _over(self, metric: str, number: Number) -> float:
         over = f"speedup_over_{number.versus}"  # by whose name `aggregate` knows a ratio
         found = self.frame.assign(**{over: ratio(self.frame, metric, number.versus)})
-        return float(aggregate(found[found["system"] == number.system], metrics=[over])[over].iloc[0])
+        return _only(found[found["system"] == number.system], over)
 
     @cached_property
     def _message(self) -> dict[str, float]:
@@ -94,6 +94,12 @@ class Here:
     @cached_property
     def _sent(self) -> dict[str, float]:
         return traffic.sent_by_workers(self.run)
+
+
+def _only(frame: pd.DataFrame, metric: str) -> float:
+    """The mean of the one system in a summary; NaN where none of its seeds has made a step."""
+    found = aggregate(frame, metrics=[metric])[metric]
+    return float(found.iloc[0]) if len(found) else float("nan")
 
 
 def _accuracy_at(result: Result, time_s: float) -> float:

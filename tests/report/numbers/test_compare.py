@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,10 +19,11 @@ from testbed.errors import InputError
 from testbed.record.info import DataInfo
 from testbed.record.reader import load
 from testbed.report.numbers.asked import Target
-from testbed.report.numbers.compare import compare, load_all
+from testbed.report.numbers.compare import compare, load_all, names_of
 from testbed.report.numbers.summary import aggregate, summarize
 from testbed.report.numbers.tables import compared_tables
 from testbed.report.numbers.wording import dollars, size, times
+from testbed.report.pictures import draw
 from testbed.report.terminal import show_compared
 
 pytestmark = pytest.mark.slow
@@ -104,6 +107,29 @@ def test_seeds_of_runs_that_differ_in_nothing_else_are_put_together(make_run: Ma
 def test_runs_that_repeat_a_seed_or_differ_stay_apart(make_run: MakeRun, options: dict) -> None:
     found = compare(load_all([make_run("a"), make_run("b", **options)]))
     assert found.by == ("run", "system") and len(compared_tables(found)["Time"][1]) == 6
+
+
+def test_copies_and_runs_of_other_series_with_the_same_label_stay_apart(make_run: MakeRun, tmp_path: Path) -> None:
+    """Else their seeds would be taken for seeds of one run, and a baseline would have a speedup over itself."""
+    first = make_run("batch_size=8", seeds=(0, 1))
+    second = shutil.copytree(first, tmp_path / "another" / "cifarnet" / first.name)
+    found = compare(runs := load_all([first, second]))
+    assert names_of(runs) == [f"{first.parent.parent.name}/cifarnet/batch_size=8", "another/cifarnet/batch_size=8"]
+    assert found.by[:2] == ("run", "system")
+    base = aggregate(found.frame, found.by).query("system == 'baseline'")
+    assert list(base["seeds"]) == [2, 2] and (base["speedup_vs_baseline"] == 1.0).all()
+    draw(runs, "series")
+
+
+def test_no_baseline_is_borrowed_from_a_run_with_another_setting(make_run: MakeRun) -> None:
+    """Of a batch or a trace nothing is said in the columns that must agree."""
+    base, new = make_run("base", systems=["baseline"]), make_run("new", systems=["weightgrad"])
+    facts = json.loads((new / "run.json").read_text())
+    facts["experiment"]["training"] = facts["experiment"].get("training", {}) | {"batch_size": 999}
+    (new / "run.json").write_text(json.dumps({key: value for key, value in facts.items() if key != "crc"}))
+    found = compare(load_all([base, new]))
+    assert found.frame.set_index("system").loc["weightgrad", ["compression", "speedup_vs_baseline"]].isna().all()
+    assert any("training.batch_size" in note for note in found.notes)
 
 
 def test_settings_that_differ_are_told(make_run: MakeRun) -> None:

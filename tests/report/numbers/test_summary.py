@@ -153,10 +153,10 @@ def test_a_mean_is_of_what_is_done_and_where_nothing_is_of_what_has_begun(make_r
 
 
 @pytest.mark.slow
-def test_a_seed_that_failed_is_not_left_out_of_a_mean(make_run: MakeRun) -> None:
+def test_a_seed_that_diverged_is_not_left_out_of_a_mean(make_run: MakeRun) -> None:
     """What diverges in one of three seeds has not reached its target by the mean of the other two."""
     for steps in (30, 0):
-        ends: dict[str | tuple[str, int], tuple[int, str | None]] = {("terngrad", 2): (steps, "failed")}
+        ends: dict[str | tuple[str, int], tuple[int, str | None]] = {("terngrad", 2): (steps, "diverged")}
         frame = summarize(load(make_run(f"failed-{steps}", seeds=(0, 1, 2), ends=ends)))
         terngrad = aggregate(frame).set_index("system").loc["terngrad"]
         assert (terngrad["seeds"], terngrad["reached"]) == (3, 2)
@@ -164,6 +164,14 @@ def test_a_seed_that_failed_is_not_left_out_of_a_mean(make_run: MakeRun) -> None
         heads, cells = rows(frame)
         [line] = [dict(zip(heads, each, strict=True)) for each in cells if "TernGrad" in each[0]]
         assert line["system"] == "TernGrad (unfinished)" and line["time to target"] == "not reached by 1"
+
+
+@pytest.mark.slow
+def test_a_seed_that_failed_for_the_machines_sake_is_no_part_of_a_mean(make_run: MakeRun) -> None:
+    """Its disk was full: what it has is that of a part, as of one that was stopped."""
+    frame = summarize(load(make_run("full", seeds=(0, 1, 2), ends={("terngrad", 2): (4, "failed")})))
+    terngrad = aggregate(frame).set_index("system").loc["terngrad"]
+    assert (terngrad["seeds"], terngrad["reached"]) == (2, 2) and terngrad["steps"] == 120
 
 
 def test_one_nan_or_huge_loss_spoils_no_more_than_its_window() -> None:

@@ -154,6 +154,12 @@ def test_the_papers_numbers_stand_beside(make_run: MakeRun) -> None:
     assert not [words for words in rows if "Gaia" in words]  # it was not run
 
 
+def test_of_a_system_that_was_stopped_before_its_first_step_nothing_is_told(make_run: MakeRun) -> None:
+    it = load(make_run(ends={"weightgrad": (0, "interrupted")}))
+    rows = {row[0]: row for row in beside.paper_rows(it, summarize(it))}
+    assert rows["speedup of WeightGrad over Baseline"][2] not in ("", rows["speedup of WeightGrad over Baseline"][1])
+
+
 def test_a_speedup_beside_a_papers_is_the_tables(make_run: MakeRun) -> None:
     """Of several seeds the geometric mean, as everywhere else in the report."""
     it = load(make_run())

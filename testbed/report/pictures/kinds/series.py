@@ -72,7 +72,7 @@ def series(runs: Sequence[Run], frame: pd.DataFrame) -> Figure:
     named, over = dict(zip(names, runs, strict=True)), grid([run.folder for run in runs])
     faulted = against_faultless(named, {name: each for name, each in frame.groupby("run", sort=False)})
     if len(faulted):
-        return against(faulted, {name: over.called(name) for name in named}, title(runs[0]))
+        return against(faulted, {name: over.called(name) for name in named}, _title(runs, over))
     frame = frame.assign(bytes_a_step=(frame["wan_bytes"] + frame["lan_bytes"]) / frame["steps"])
     shown = [metric for metric in METRICS if frame[metric.column].notna().any()]
     single = frame["system"].nunique() == 1 and len(over.axes) == 1 and len(runs) <= SHADED
@@ -89,7 +89,8 @@ def _title(runs: Sequence[Run], over: Grid) -> str:
     """As that of a run, without the profile where it is one of what is swept; of several targets, all their names."""
     targets = list(dict.fromkeys(run.info.target for run in runs))
     profiles = {run.info.profile for run in runs}
-    return title(runs[0]) if len(targets) == 1 and len(profiles) == 1 else ", ".join(targets)
+    said = title(runs[0]) if len(targets) == 1 and len(profiles) == 1 else ", ".join(targets)
+    return f"{said} (STAND-IN DATA)" if any(run.info.data.stand_in for run in runs) else said
 
 
 def _chosen(shown: Sequence[Metric]) -> list[Metric]:
