@@ -117,10 +117,8 @@ def _refuse_others(keys: Sequence[str], systems: Sequence[str], source: str) -> 
     for key in keys:
         table, _, rest = key.partition(".")
         if table == "systems" and rest and (name := rest.partition(".")[0]) not in systems:
-            chosen = ", ".join(systems)
-            raise InputError(
-                f"{source}: {key}: {name} is not among the systems that are played: {chosen}{nearest(name, systems)}"
-            )
+            said = f"{name} is not among the systems that are played{nearest(name, systems)}"
+            raise InputError(f"{source}: {key}: {said}")
 
 
 @contextmanager

@@ -55,7 +55,7 @@ WRONG = [
     ("run mine.toml --set topolgy.kind=flat", "--set topolgy: unknown key; did you mean 'topology'?"),
     (
         "run mine.toml --systems baseline --set systems.terngrad.float_last=true",
-        "--set systems.terngrad.float_last: terngrad is not among the systems that are played, of baseline",
+        "--set systems.terngrad.float_last: terngrad is not among the systems that are played; known: baseline",
     ),
     ("plan swept.toml", "swept.toml: a series of 2 runs; set its swept keys to take one of them"),
     ("run mine.toml --set training.steps", "--set training.steps: write it as key.path=value"),
@@ -93,7 +93,7 @@ WRONG = [
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with an experiment, a run that has recorded nothing, and one log of two that are needed."""
     (tmp_path / "mine.toml").write_text(toml(plain()))
-    (tmp_path / "swept.toml").write_text(toml({**plain(), "sweep": {"topology.wan_factor": [1.0, 0.5]}}))
+    (tmp_path / "swept.toml").write_text(toml(plain()) + '\n[sweep]\n"topology.wan_factor" = [1.0, 0.5]\n')
     run = tmp_path / "results" / "mine" / "run"
     run.mkdir(parents=True)
     (run / "run.json").write_text('{"target": "mine", "systems": ["baseline"], "seeds": [0]}')
