@@ -56,8 +56,9 @@ def excerpt(source: str) -> str:
     commands = [line.partition(": ")[2][1:-1] for line in lines if line.startswith("- command")]
     made = f"`testbed {commands[0]}`" if commands else "`make gpu`"
     commit = next(line.partition(": ")[2] for line in lines if line.startswith("- commit"))
+    commit = commit[:10] + " with changes" * ("with changes" in commit)
     conditions = next(line for line in lines if "·" in line)
-    return f"{conditions}\n\n{table(path.parent)}\n\n{made}, commit {commit[:10]}, on {machine}\n"
+    return f"{conditions}\n\n{table(path.parent)}\n\n{made}, commit {commit}, on {machine}\n"
 
 
 @pytest.mark.parametrize("page", PAGES)
