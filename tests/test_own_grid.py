@@ -112,10 +112,12 @@ def test_who_averages_seldom_has_twice_the_steps(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(scope, "played", lambda plan, folder, file, *words: asked.update({folder.name: words}))
     monkeypatch.setitem(scope, "steps_needed", lambda run: pd.DataFrame())
     base = GRID["Base"].of(GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path), "own")
-    assert list(asked) == ["base", "base-seldom", "base-levels"] and base.overlapping == ["concord", "weightgrad"]
-    assert asked["base-levels"][1] == "hierarchical-local-sgd" and "hierarchical" not in asked["base"][1]
-    assert base.kinds["-levels"].periods == {"hierarchical-local-sgd": 200}  # ten rounds of twenty steps
-    assert {"baseline", "local-sgd"} < set(asked["base"][1].split(",")) and base.regions == 2
+    assert list(asked) == ["base", "base-seldom", "base-again"] and base.overlapping == ["concord", "weightgrad"]
+    again = set(asked["base-again"][1].split(","))
+    assert again == {"local-sgd", "hierarchical-local-sgd", "ef21", "muloco", "dgc"}
+    assert base.kinds["-again"].periods["hierarchical-local-sgd"] == 200  # ten rounds of twenty steps
+    assert {"baseline", "diloco"} < (first := set(asked["base"][1].split(","))) and base.regions == 2
+    assert not first & again
     assert asked["base-seldom"][1] == "local-sgd-800" and "training.steps=3200" in asked["base-seldom"]
     assert not any(word.startswith("training.steps") for word in asked["base"])
 

@@ -77,7 +77,8 @@ DEVICES = ("m60", "l40s", "h100")
 WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final metrics are compared
 LONGER = (100, 200)  # steps between two averagings
 SELDOM = {"local-sgd": (400, 800)}  # of these besides, with twice the file's steps
-LEVELS = "hierarchical-local-sgd"  # came to the map when the others were there
+# Searched when the others were played already, once more or for the first time: their plays have folders of their own.
+AGAIN = ("local-sgd", "hierarchical-local-sgd", "ef21", "muloco", "dgc")
 MORE = (1.5, 2, 3, 4, 6, 8)  # times the file's steps, for who has made these before anybody else is there
 PLAYING = Lock()  # of what several cells need
 MAP = Path(__file__).with_name("own_map.py")
@@ -243,12 +244,12 @@ class Base:
         kinds, steps, folder = {}, known.training.steps, plan.records / workload
 
         def kind_of(name: str) -> str:
-            if name.startswith(LEVELS):
-                return "-levels"
-            return "" if period_of(known, name) <= max(LONGER) else "-seldom"
+            if period_of(known, name) > max(LONGER):
+                return "-seldom"
+            return "-again" if any(f"{name}-".startswith(f"{each}-") for each in AGAIN) else ""
 
         others = [name for name in known.systems if name not in OVERLAPS]
-        for kind, more in (("", []), ("-seldom", at_most(2 * steps)), ("-levels", [])):
+        for kind, more in (("", []), ("-seldom", at_most(2 * steps)), ("-again", [])):
             if chosen := {name: together_of(known, name) for name in others if kind_of(name) == kind}:
                 kinds[kind] = others_in(plan, folder / f"base{kind}", experiment, chosen, more)
         overlapping = [name for name in known.systems if name in OVERLAPS]
