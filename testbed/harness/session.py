@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -38,8 +39,10 @@ from testbed.record.stolen import Stolen
 from testbed.roles.compute import MEASURED
 from testbed.wan.profile import Link, Pair, Profile
 from testbed.wan.store import save_profile
+from testbed.wan.trace import find as find_trace
 from testbed.workloads import Workload
 from testbed.workloads.devices import dealt
+from testbed.workloads.fingerprint import fingerprint
 from testbed.workloads.sized import SizedWorkload
 
 RESULTS = Path("results")
@@ -85,6 +88,7 @@ def prepare(experiment: Experiment, request: Request) -> Path:
         profile=experiment.topology.profile,
         network=_links(experiment.plan.profile, experiment.plan.wan),
         topology=as_dict["topology"],
+        trace=_trace(experiment),
         fabric=request.fabric,
         delay_mechanism=MODELLED_NETWORK,
         compute=experiment.compute.device,
@@ -92,7 +96,9 @@ def prepare(experiment: Experiment, request: Request) -> Path:
         fidelity={} if kind.virtual_time else _fidelity(request.results, experiment.topology.profile),
         systems=list(experiment.systems),
         seeds=list(experiment.run.seeds),
-        data=DataInfo(dataset=dataset.name, stand_in=not dataset.real, note=dataset.note),
+        data=DataInfo(
+            dataset=dataset.name, stand_in=not dataset.real, note=dataset.note, fingerprint=_fingerprint(assembly)
+        ),
         metric=_metric_info(workload),
         parameters=workload.layout.size,
         started_at=began.isoformat(timespec="seconds"),
@@ -103,6 +109,33 @@ def prepare(experiment: Experiment, request: Request) -> Path:
     )
     info_file.write_info(folder, facts)
     return folder.resolve()
+
+
+def _changed(facts: RunInfo, experiment: Experiment, assembly: Assembly) -> str:
+    """What of the files that a run reads has changed since it began, in words; "" for nothing."""
+    now = {each.name: each.sha256 for each in plugins.loaded()}
+    for before in facts.plugins:
+        if now.get(before.name) != before.sha256:
+            return f"plug-in {before.name}"
+    plan, topology = experiment.plan, experiment.topology
+    if facts.network and facts.profile == topology.profile and facts.network != _links(plan.profile, plan.wan):
+        return f"profile {topology.profile}"  # a measured one has a name of its own
+    if facts.trace and facts.trace != _trace(experiment):
+        return f"trace {topology.trace}"
+    if facts.data.fingerprint and facts.data.fingerprint != _fingerprint(assembly):
+        return f"data set {facts.data.dataset}"
+    return ""
+
+
+def _trace(experiment: Experiment) -> str:
+    """The hash of the trace's file; "" for none."""
+    trace = experiment.topology.trace
+    return hashlib.sha256(find_trace(trace).read_bytes()).hexdigest() if trace is not None else ""
+
+
+def _fingerprint(assembly: Assembly) -> str:
+    """The data set's; "" where nothing is trained."""
+    return "" if assembly.experiment.compute.timing_only else fingerprint(assembly.workload.dataset)
 
 
 def _links(profile: Profile, wan: Mapping[Pair, Link]) -> dict[str, LinkInfo]:
@@ -144,10 +177,8 @@ def ready(folder: Path, jobs: int | None = None, elsewhere: Elsewhere = HERE) ->
     if facts.data.stand_in == assembly.sized.dataset.real:
         here = assembly.sized.dataset.note
         raise InputError(f"{folder}: it began with {facts.data.note}, but here is {here}; start a new run")
-    now = {each.name: each.sha256 for each in plugins.loaded()}
-    for before in facts.plugins:
-        if now.get(before.name) != before.sha256:
-            raise InputError(f"{folder}: the plug-in {before.name} is not what the run began with; start a new run")
+    if changed := _changed(facts, experiment, assembly):
+        raise InputError(f"{folder}: the {changed} is not what the run began with; start a new run")
     folder = folder.resolve()
     left = plays(folder, facts)
     began, goes_on = facts.environment.commit, info_file.environment().commit

@@ -57,6 +57,7 @@ class DataInfo(msgspec.Struct, kw_only=True):
     dataset: str = ""
     stand_in: bool = False
     note: str = ""  # e.g. why the stand-in was taken
+    fingerprint: str = ""  # see `workloads.fingerprint`; "" where nothing is trained, and in older records
 
 
 class MetricInfo(msgspec.Struct, kw_only=True):
@@ -123,6 +124,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     profile: str = ""
     network: dict[str, LinkInfo] = {}  # "us-east-1>us-east-2" -> figures, and "lan"
     topology: dict[str, Any] = {}
+    trace: str = ""  # SHA-256 (hex) of the file that changes the links; "" for none, and in older records
     fabric: str = ""  # its name in an experiment file
     delay_mechanism: str = ""  # "netem", "delay line", MODELLED_NETWORK
     gate: dict[

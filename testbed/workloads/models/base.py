@@ -46,11 +46,16 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises
         ------
         InputError
-            The function registered by that name returns no network.
+            The function registered by that name returns no network, or one that does not fit into memory.
         """
         from torch import nn  # here, so that reading an experiment file needs no torch
 
-        built = named.find(MODELS, self.name).build(outputs, **named.beyond(self, Model))
+        try:
+            built = named.find(MODELS, self.name).build(outputs, **named.beyond(self, Model))
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "allocate" not in str(error):
+                raise
+            raise InputError(f"model '{self.name}': it does not fit into memory; make it smaller") from None
         if not isinstance(built, nn.Module):
             raise InputError(f"model '{self.name}': its function returned a {type(built).__name__}, not an nn.Module")
         return built

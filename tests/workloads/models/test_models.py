@@ -17,6 +17,7 @@ from testbed.workloads.flat import FlatModel
 from testbed.workloads.flops import forward_flops
 from testbed.workloads.models import known
 from testbed.workloads.models.base import MODELS, initial_weights, layout
+from testbed.workloads.models.gpt import GPTOptions
 from testbed.workloads.workload import check_fits
 
 PARAMETERS = {  # at ten classes, or ImageNet's 1,000
@@ -134,6 +135,11 @@ def check_gradient(name: str) -> None:
     # A ResNet's blocks start as their shortcuts, so that a block's own weights move from the second step on.
     still = [layer.name for layer, gradient in zip(model.layout, gradients, strict=True) if not gradient.any()]
     assert all(re.search(r"conv\d_\d+\.(conv|norm)[123]\.", layer) for layer in still)
+
+
+def test_a_model_that_no_memory_holds_is_named() -> None:
+    with pytest.raises(InputError, match="model 'gpt': it does not fit into memory; make it smaller"):
+        GPTOptions(name="gpt", width=4_000_000).build(10)
 
 
 def test_unknown_model_names_the_nearest() -> None:
