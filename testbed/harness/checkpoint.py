@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 
-from testbed.errors import RunError
 from testbed.harness.lock import Held, held
 from testbed.record import info, lines
 from testbed.record.events import RunEnded
@@ -91,7 +90,7 @@ def write(folder: Path, clock: Clock, save: Callable[[Path], None], before_renam
         save(temporary)
         before_rename(temporary)
         write_facts(temporary / CLOCK, clock)
-    except (OSError, RunError):  # of no use by halves, and on a full disk in the way
+    except BaseException:  # of no use by halves, and on a full disk in the way
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     final = temporary.with_suffix("")

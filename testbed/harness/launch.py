@@ -258,12 +258,14 @@ def _report(folder: Path, quiet: bool) -> None:
     result, frame = write_report(folder)
     if quiet:
         return
-    show(result, frame)
     place = shown(folder)
-    print(f"table: {place / 'summary.md'}\nplot:  {place / 'comparison.png'}")
-    if (folder / REPLAY).is_file():
-        print(f"trace: {place / REPLAY}")
-    print(f"page:  {place / PAGE}  (to open it: {interpreter.typed()} report --open {place})")
+    # Who reads may have gone, e.g. `| head`, of which rich makes an exit; the other runs of a series are played.
+    with suppress(BrokenPipeError, SystemExit):
+        show(result, frame)
+        print(f"table: {place / 'summary.md'}\nplot:  {place / 'comparison.png'}")
+        if (folder / REPLAY).is_file():
+            print(f"trace: {place / REPLAY}")
+        print(f"page:  {place / PAGE}  (to open it: {interpreter.typed()} report --open {place})")
 
 
 def _check_all(experiments: Sequence[Experiment], kind: FabricKind, device: str, say: Say) -> None:

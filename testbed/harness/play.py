@@ -95,8 +95,9 @@ class Play:
             except KeyboardInterrupt:
                 self.fabric.close()  # roles in other processes would go on recording
                 self._end("interrupted", "stopped by a signal")
+                last = checkpoint.latest(self.folder)  # not that of the clock, where it came while that was written
                 raise Interrupted(
-                    f"stopped; the last checkpoint of {self.system} is at step {self.clock.step}; "
+                    f"stopped; the last checkpoint of {self.system} is at step {last.clock.step if last else 0}; "
                     f"go on with --resume {self.folder.parents[1]}"
                 ) from None
             except Exception as error:

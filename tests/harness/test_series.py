@@ -98,6 +98,18 @@ def test_a_series_ends_with_one_table_and_one_picture(
     assert "the same run is given twice" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_series_is_played_whole_though_nobody_reads_its_tables(tmp_path: Path) -> None:
+    """`testbed run ... | head`: what takes hours does not end with who reads."""
+    command = [sys.executable, "-P", "-m", "testbed", "run", str(write(tmp_path)), "--fabric", "virtual", "--jobs", "1"]
+    out = ["--out", str(tmp_path / "out")]
+    process = subprocess.Popen([*command, *out], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.wait(timeout=300)
+    assert len(list((tmp_path / "out").glob("mine/*/*/summary.md"))) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
