@@ -110,7 +110,8 @@ def test_who_averages_seldom_has_twice_the_steps(tmp_path: Path, monkeypatch: py
     scope = GRID["main"].__globals__
     monkeypatch.setitem(scope, "tuned", lambda plan, workload: str(file))
     monkeypatch.setitem(scope, "played", lambda plan, folder, file, *words: asked.update({folder.name: words}))
-    monkeypatch.setitem(scope, "steps_needed", lambda run: pd.DataFrame())
+    both = pd.MultiIndex.from_product([["local-sgd", "diloco"], [0, 1]], names=["system", "seed"])
+    monkeypatch.setitem(scope, "steps_needed", lambda run: pd.DataFrame({"steps": 9.0}, index=both))
     base = GRID["Base"].of(GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path), "own")
     assert list(asked) == ["base", "base-seldom", "base-again"] and base.overlapping == ["concord", "weightgrad"]
     again = set(asked["base-again"][1].split(","))
@@ -118,6 +119,7 @@ def test_who_averages_seldom_has_twice_the_steps(tmp_path: Path, monkeypatch: py
     assert base.kinds["-again"].periods["hierarchical-local-sgd"] == 200  # ten rounds of twenty steps
     assert {"baseline", "diloco"} < (first := set(asked["base"][1].split(","))) and base.regions == 2
     assert not first & again
+    assert set(base.kinds[""].needed.index.unique("system")) == {"diloco"}, "of the others older plays are left out"
     assert asked["base-seldom"][1] == "local-sgd-800" and "training.steps=3200" in asked["base-seldom"]
     assert not any(word.startswith("training.steps") for word in asked["base"])
 

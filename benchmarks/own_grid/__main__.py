@@ -262,7 +262,8 @@ def others_in(
     """Play some of the others to the target, on the file's own network unless `where` says another."""
     chosen = ["--systems", ",".join(periods), "--seeds", ",".join(plan.seeds)]
     run = played(plan, folder, experiment, *chosen, *where, *more)
-    return Others(run, steps_needed(run), periods, more)
+    needed = steps_needed(run)
+    return Others(run, needed[needed.index.isin(periods, level="system")], periods, more)
 
 
 def measured(plan: Plan, workload: str) -> list[pd.DataFrame]:

@@ -57,11 +57,13 @@ def of_played(run: testbed.Run, closing_s: float) -> pd.DataFrame:
 
 
 def of_others(timed: testbed.Run, needed: pd.DataFrame, periods: Mapping[str, int]) -> pd.DataFrame:
-    """A row for each system and seed that was timed here: when as many steps as it needs are done."""
+    """A row for each system of `periods` and seed, timed here: when as many steps as it needs are done."""
     done_s = {result.system: times_of(result) for result in timed.results}
     rows = []
     for record in timed.summary.to_dict("records"):
         system = record["system"]
+        if system not in periods:  # what was timed beside it has been searched again since
+            continue
         for seed in needed.index.unique("seed"):
             row = {**record, "seed": seed, **dict.fromkeys(("steps", "resolution", "target_s", "held_s"), nan)}
             if (system, seed) in needed.index:
