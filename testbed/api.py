@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from io import BytesIO
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -155,15 +156,15 @@ class Series(Sequence[Run]):
 
 def run(
     experiment: What,
-    systems: Sequence[str] = (),
-    seeds: Sequence[int] = (),
+    systems: str | Sequence[str] = (),
+    seeds: int | Sequence[int] = (),
     set: Mapping[str, Any] | None = None,
     *,
     scale: str = "",
     fabric: str = "",
     trace: str = "",
-    faults: Sequence[str | Mapping[str, Any]] = (),
-    plugins: Sequence[str | Path] = (),
+    faults: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] = (),
+    plugins: str | Path | Sequence[str | Path] = (),
     device: str = "cpu",
     jobs: int | None = None,
     ray: str = "",
@@ -179,7 +180,8 @@ def run(
     Parameters
     ----------
     experiment : a name in `experiments/`, the path of a TOML file, its content as a dict, or an `Experiment`
-    systems, seeds : run only these; a system that the experiment does not name runs with its default options
+    systems, seeds : run only these, or this one; a system that the experiment does not name runs with its default
+        options
     set : changed keys, e.g. {"training.steps": 50}
     scale : a `[scale]` of the file to lay over it
     fabric : "mininet" emulates the network, "virtual" simulates it, "auto" emulates where this machine can, "cluster"
@@ -221,8 +223,9 @@ def run(
         changes["topology.trace"] = trace
     if not gate:
         changes["run.gate"] = False
-    asked = [*map(str, plugins), *([own.file] if own.file else [])]
-    points = load_experiment(experiment, changes, scale, systems, seeds, asked, faults)
+    asked = [*map(str, _several(plugins, str, Path)), *([own.file] if own.file else [])]
+    named, drawn = _several(systems, str), [int(seed) for seed in _several(seeds, Integral)]
+    points = load_experiment(experiment, changes, scale, named, drawn, asked, _several(faults, str, Mapping))
     wishes = Wishes(
         target=name or _name_of(experiment, points),
         device=device,
@@ -273,6 +276,11 @@ def compare(
     """
     folders = [each.folder if isinstance(each, Run | Series) else each for each in runs]
     return comparing.compare(comparing.load_all(folders), force, over, target_of(loss, accuracy))
+
+
+def _several(given: Any, *kinds: type) -> Sequence[Any]:
+    """What was given, as several: one of `kinds` stands for itself alone."""
+    return [given] if isinstance(given, kinds) else given
 
 
 def _cluster(ray: str, storage: str | Path | None, jobs: int | None) -> Cluster | None:

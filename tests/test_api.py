@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -69,7 +70,7 @@ def test_all_ways_to_name_an_experiment_are_one(small_data: None, tmp_path: Path
 
 
 def test_what_is_asked_for_changes_the_experiment(small_data: None, tmp_path: Path) -> None:
-    played = run(tmp_path, systems=["onebit"], seeds=[3], set={"training.steps": 4}, fabric="virtual")
+    played = run(tmp_path, systems="onebit", seeds=np.int64(3), set={"training.steps": 4}, fabric="virtual")
     assert [(result.system, result.seed, result.info.steps) for result in played.results] == [("onebit", 3, 4)]
     with pytest.raises(testbed.InputError, match=r"unknown key 'training\.stepz'; did you mean 'training\.steps'?"):
         run(tmp_path, set={"training.stepz": 4})
