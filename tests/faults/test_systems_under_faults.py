@@ -34,6 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sparseloco": {"local_steps": 3},
     "streaming-diloco": {"local_steps": 4, "overlap_steps": 1},
     "local-sgd": {"local_steps": 3},
+    "hierarchical-local-sgd": {"local_steps": 1, "rounds": 3},
 }
 UNITS = 10  # in a run without faults: of these the times below are
 FAULTS_ASKED = {

@@ -32,6 +32,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "muloco": ("muloco", {"local_steps": 3}),
     "sparseloco": ("sparseloco", {"local_steps": 3}),
     "streaming-diloco": ("streaming-diloco", {"local_steps": 4, "overlap_steps": 1}),
+    "hierarchical-local-sgd": ("hierarchical-local-sgd", {"local_steps": 2, "rounds": 2}),
     "dgc": ("dgc", {"epoch_steps": 1, "warmup_epochs": 2, "sparsity": 0.9}),
 }
 CASES |= {name: (name, {}) for name in sorted(SYSTEMS) if name not in CASES}
