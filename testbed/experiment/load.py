@@ -93,7 +93,10 @@ def load(
         data["plugins"] = found
     swept = _scaled(data, source, scale)
     changes = changes or {}
-    with _blaming(source, options or {}):
+    options = dict(options or {})
+    if faults and not data.get("faults"):  # else an error may be of the file's
+        options["faults"] = "--fault"
+    with _blaming(source, options):
         for key, value in changes.items():
             _put(data, key, value, f"{source}: {key}")
         _state_anew(data, changes)

@@ -74,6 +74,7 @@ WRONG = [
     ("run mine.toml --fabric virtul", "did you mean 'virtual'?"),
     ("run mine.toml --plugin ./nowhere.py", "nowhere.py: no such file"),
     ("run mine.toml --fault boom", "boom"),
+    ("run mine.toml --faults faults.toml", "--fault faults[0]: no region 'nowhere' in this run"),
     # sweeps
     ("run mine.toml --sweep training.steps", "--sweep training.steps: write it as key.path=a,b"),
     ("run mine.toml --sweep training.step=4,5", "--sweep training.step: unknown key; did you mean 'training.steps'?"),
@@ -93,6 +94,8 @@ WRONG = [
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with an experiment, a run that has recorded nothing, and one log of two that are needed."""
     (tmp_path / "mine.toml").write_text(toml(plain()))
+    fault = "[[faults]]\nkind = 'partition'\nregions = ['nowhere']\nat_s = 1\nfor_s = 1\n"
+    (tmp_path / "faults.toml").write_text(fault)
     (tmp_path / "swept.toml").write_text(toml(plain()) + '\n[sweep]\n"topology.wan_factor" = [1.0, 0.5]\n')
     run = tmp_path / "results" / "mine" / "run"
     run.mkdir(parents=True)
