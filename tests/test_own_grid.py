@@ -88,9 +88,18 @@ def test_the_kept_map_is_what_the_kept_tables_give() -> None:
     cells = MAP["compared"](pd.read_csv(KEPT / "systems.csv"))
     pd.testing.assert_frame_equal(cells, pd.read_csv(KEPT / "grid.csv"), rtol=1e-5)
     said, finals = (KEPT / "grid.md").read_text(), KEPT / "finals.csv"
-    assert MAP["markdown"](cells) in said
+    assert MAP["markdown"](cells) in said and MAP["in_short"](cells) in said
     assert ("Final metrics" in said) == finals.is_file()
     assert not finals.is_file() or MAP["of_finals"](pd.read_csv(finals)) in said
+
+
+def test_in_how_many_cells_ours_is_ahead_is_counted(cells: pd.DataFrame) -> None:
+    reported, held = MAP["in_short"](cells).splitlines()
+    assert reported == (
+        "- own, reported: ahead in 1 of 1 cells, by 2.83× at least; 1 intervals reach below 1; "
+        "at least twice as soon in 1 of 1 where the other waits for over half of its step."
+    )
+    assert "2.24× at least" in held and "in 0 of 0 where" in held
 
 
 @pytest.mark.slow

@@ -68,6 +68,19 @@ def markdown(frame: pd.DataFrame) -> str:
     return "\n".join(f"{heading(kind)}\n\n{_table(frame[frame['map'] == kind])}\n" for kind in MAPS)
 
 
+def in_short(frame: pd.DataFrame) -> str:
+    """A sentence for each workload and map: in how many cells ours is ahead, as far as seeds tell, and by twice."""
+    said = []
+    for (workload, kind), cells in frame.dropna(subset="speedup").groupby(["workload", "map"], sort=False):
+        waits = cells[cells["waiting"] > MOST]
+        least = times(cells["speedup"].min())
+        won = f"ahead in {(cells['speedup'] > 1).sum()} of {len(cells)} cells, by {least} at least"
+        open_ = f"{(cells['low'] < 1).sum()} intervals reach below 1"
+        twice = f"{(waits['speedup'] >= 2).sum()} of {len(waits)} where the other waits for over half of its step"
+        said.append(f"- {workload}, {MAPS[kind]}: {won}; {open_}; at least twice as soon in {twice}.")
+    return "\n".join(said)
+
+
 def heading(kind: str) -> str:
     return f"The target is reached by the model that is {MAPS[kind]}:"
 
@@ -153,7 +166,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=Path("results/reference/own"))
     folder: Path = parser.parse_args().folder
     cells = compared(pd.read_csv(folder / "systems.csv"))
-    said = markdown(cells)
+    said = f"{markdown(cells)}\nIn short:\n\n{in_short(cells)}\n"
     if (last := folder / "finals.csv").is_file():
         said += f"\nFinal metrics:\n\n{of_finals(pd.read_csv(last))}\n"
     cells.to_csv(folder / "grid.csv", index=False, float_format="%.6g")
