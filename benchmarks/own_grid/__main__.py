@@ -78,7 +78,7 @@ WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final met
 LONGER = (100, 200)  # steps between two averagings
 SELDOM = {"local-sgd": (400, 800)}  # of these besides, with twice the file's steps
 # Searched when the others were played already, once more or for the first time: their plays have folders of their own.
-AGAIN = ("local-sgd", "hierarchical-local-sgd", "ef21", "muloco", "dgc")
+AGAIN = ("local-sgd", "hierarchical-local-sgd")
 MORE = (1.5, 2, 3, 4, 6, 8)  # times the file's steps, for who has made these before anybody else is there
 PLAYING = Lock()  # of what several cells need
 MAP = Path(__file__).with_name("own_map.py")
