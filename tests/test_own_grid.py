@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import tomllib
 from math import exp, log, sqrt
 from pathlib import Path
 from types import SimpleNamespace
@@ -224,6 +225,29 @@ def test_who_averages_now_and_then_is_played_at_longer_periods_as_well(tmp_path:
     assert systems["local-sgd-200"] == {"of": "local-sgd", "local_steps": 200, "ahead": 0}
     assert systems["local-sgd-50-200"]["of"] == "local-sgd"
     assert MAP["label"]("local-sgd-200") == "Local SGD, 200" and MAP["label"]("local-sgd") == "Local SGD"
+
+
+def test_who_needs_no_wan_is_searched_on_a_fast_device_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def called(*words: str, alone: bool = True) -> None:
+        asked.append(words)
+        chosen = GRID["find"]("own").read_text()
+        if 'compute.device="l40s"' in words:
+            chosen = "[systems.hierarchical-local-sgd]\nlocal_steps = 200\nrate = 0.0067\n"
+        Path(words[words.index("--to") + 1]).write_text(chosen)
+
+    monkeypatch.setitem(GRID["main"].__globals__, "called", called)
+    plan = GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0",), (), 8, tmp_path)
+    systems = tomllib.loads(Path(GRID["tuned"](plan, "own")).read_text())["systems"]
+    assert [words[0] for words in asked] == ["tune", "tune"] and asked[1][asked[1].index("--trials") + 1] == "8"
+    fast = {"of": "hierarchical-local-sgd", "local_steps": 200, "rate": 0.0067}
+    assert systems["hierarchical-local-sgd-fast"] == fast
+    assert MAP["label"]("hierarchical-local-sgd-fast") == "Hierarchical local SGD, fast"
+    GRID["tuned"](plan, "own")
+    assert len(asked) == 2
 
 
 def test_what_averages_now_and_then_is_held_with_its_next_averaging_or_with_one_right_then() -> None:

@@ -79,6 +79,8 @@ LONGER = (100, 200)  # steps between two averagings
 SELDOM = {"local-sgd": (400, 800)}  # of these besides, with twice the file's steps
 # Searched when the others were played already, once more or for the first time: their plays have folders of their own.
 AGAIN = ("local-sgd", "hierarchical-local-sgd")
+# Who can do without the WAN for as long as a fast device's target takes is searched there once more, by another name.
+LEVELS, FAST, THERE = "hierarchical-local-sgd", "hierarchical-local-sgd-fast", "l40s"
 MORE = (1.5, 2, 3, 4, 6, 8)  # times the file's steps, for who has made these before anybody else is there
 PLAYING = Lock()  # of what several cells need
 MAP = Path(__file__).with_name("own_map.py")
@@ -153,8 +155,22 @@ def tuned(plan: Plan, workload: str) -> str:
         called("tune", workload, *plan.changed, "--systems", ",".join(names), *how, "--to", str(searched))
     if not to.is_file():
         to.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(to, tomli_w.dumps(longer(searched if plan.trials else find(workload), plan.systems)))
+        data = longer(searched if plan.trials else find(workload), plan.systems)
+        if plan.trials and LEVELS in data["systems"]:
+            data["systems"][FAST] = {**searched_there(plan, workload), "of": LEVELS}
+        write_whole(to, tomli_w.dumps(data))
     return str(to)
+
+
+def searched_there(plan: Plan, workload: str) -> dict[str, Any]:
+    """What a search on a fast device finds for `LEVELS`."""
+    to = plan.records / f"{workload}-fast.toml"
+    if not to.is_file():
+        how = ["--out", str(plan.records / f"tune-{workload}-fast"), "--seeds", "100", "--trials", str(plan.trials)]
+        where = settings(f'compute.device="{THERE}"')
+        called("tune", workload, *plan.changed, *where, "--systems", LEVELS, *how, "--to", str(to))
+    found: dict[str, Any] = tomllib.loads(to.read_text())["systems"][LEVELS]
+    return found
 
 
 def longer(path: Path, chosen: Sequence[str]) -> dict[str, Any]:
@@ -244,12 +260,14 @@ class Base:
         kinds, steps, folder = {}, known.training.steps, plan.records / workload
 
         def kind_of(name: str) -> str:
+            if name == FAST:
+                return "-fast"
             if period_of(known, name) > max(LONGER):
                 return "-seldom"
             return "-again" if any(f"{name}-".startswith(f"{each}-") for each in AGAIN) else ""
 
         others = [name for name in known.systems if name not in OVERLAPS]
-        for kind, more in (("", []), ("-seldom", at_most(2 * steps)), ("-again", [])):
+        for kind, more in (("", []), ("-seldom", at_most(2 * steps)), ("-again", []), ("-fast", [])):
             if chosen := {name: together_of(known, name) for name in others if kind_of(name) == kind}:
                 kinds[kind] = others_in(plan, folder / f"base{kind}", experiment, chosen, more)
         overlapping = [name for name in known.systems if name in OVERLAPS]

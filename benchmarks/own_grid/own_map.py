@@ -97,9 +97,9 @@ def _table(frame: pd.DataFrame) -> str:
 
 
 def label(system: str) -> str:
-    """A system's name in words, with its period where that is `own_grid`'s: three digits."""
+    """A system's name in words, with what `own_grid` has added to it: a period of three digits, or "fast"."""
     name, _, period = system.rpartition("-")
-    if period.isdigit() and len(period) == 3:
+    if period == "fast" or (period.isdigit() and len(period) == 3):
         return f"{look(name).label}, {period}"
     return look(system).label if system else NONE
 

@@ -75,7 +75,7 @@ class HierarchicalLocalSGDOptions(LocalSGDOptions, frozen=True, forbid_unknown_f
 class HierarchicalLocalSGD(LocalSteps, HierarchicalAllReduce):
     name = "hierarchical-local-sgd"
     options_type = HierarchicalLocalSGDOptions
-    knobs: ClassVar[Mapping[str, Knob]] = LocalSGD.knobs
+    knobs: ClassVar[Mapping[str, Knob]] = {"local_steps": Knob(choices=(5, 20, 50, 200))}
     options: HierarchicalLocalSGDOptions
 
     async def average(self, node: Node, weights: torch.Tensor, done: int) -> None:
