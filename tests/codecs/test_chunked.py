@@ -82,5 +82,16 @@ def test_what_it_refuses() -> None:
     broken[:] = np.nan
     with pytest.raises(CodecError, match="NaN or infinity"):
         codec.decode([*buffers[:2], broken, buffers[3]])
-    with pytest.raises(CodecError, match="kept fraction"):
-        ChunkedTopK(LAYOUT, 0.0)
+    for kept in (0.0, 1.5, 0):
+        with pytest.raises(CodecError, match="what is kept of a chunk"):
+            ChunkedTopK(LAYOUT, kept)
+
+
+def test_a_whole_number_is_kept_of_each_chunk_or_all_of_it() -> None:
+    """As DeMo's authors keep 32 coefficients of every block; a fraction of 1 is all, and one is one."""
+    assert [ChunkedTopK(LAYOUT, kept).wanted(size) for kept, size in ((32, 100), (32, 8), (1.0, 8), (1, 8))] == [
+        32,
+        8,
+        8,
+        1,
+    ]
