@@ -30,9 +30,8 @@ SETTINGS = [
     "training.batch_size=32",
     "run.eval_images=100",
     "run.checkpoint_steps=4",
-    "systems.weightgrad.t_s=0.5",
-    "systems.weightgrad.t_global_s=1.0",
 ]
+WEIGHTGRAD = ["systems.weightgrad.t_s=0.5", "systems.weightgrad.t_global_s=1.0"]
 WIRE_PER_PAYLOAD = 1514 / 1448
 RUN_S = 600
 
@@ -46,7 +45,8 @@ def can_emulate():
 def command(out: Path, *more: str, systems: str = "baseline", steps: int = 4, gate: bool = False) -> list[str]:
     if not gate:
         more = ("--no-gate", *more)
-    settings = [argument for key in [*SETTINGS, f"training.steps={steps}"] for argument in ("--set", key)]
+    keys = [*SETTINGS, *(WEIGHTGRAD if "weightgrad" in systems.split(",") else []), f"training.steps={steps}"]
+    settings = [argument for key in keys for argument in ("--set", key)]
     start = [sys.executable, "-m", "testbed", "run", "cifarnet", "--fabric", "mininet", "--out", str(out)]
     return [*start, "--systems", systems, *settings, *more]
 
