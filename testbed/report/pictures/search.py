@@ -27,8 +27,8 @@ def draw(trials: pd.DataFrame, target: str) -> Sheet:
     """A panel for each system of a search (`testbed.harness.tune.frame`): times to the target, in words, by rate.
 
     What missed the target, or was stopped since it could not win any more, stands hollow at the height of its score,
-    which grows with the time that it had and with what it missed by. What came to nothing, as when it diverged, is a
-    cross at the upper edge.
+    which grows with the time that it had and with what it missed by. What came to nothing, as when it diverged, or took
+    over ten times as long as the best, is a cross at the upper edge.
     """
     systems = list(trials["system"].unique())
     across = min(ACROSS, len(systems))
@@ -76,7 +76,7 @@ def _keys() -> list[Line2D]:
     return [
         Line2D([], [], **dot, label="reached it"),
         Line2D([], [], **dot, markerfacecolor="none", label="missed or stopped: its score"),
-        Line2D([], [], ls="", marker="x", markersize=4, color=INK.text, label="came to nothing"),
+        Line2D([], [], ls="", marker="x", markersize=4, color=INK.text, label="nothing, or over tenfold"),
         Line2D([], [], ls="", marker="o", markersize=RING, color=INK.text, markerfacecolor="none", label="taken"),
         Line2D([], [], color=INK.muted, lw=0.7, ls=parts.DASHES, label="as it stood"),
     ]

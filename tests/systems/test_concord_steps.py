@@ -1,0 +1,77 @@
+"""What a worker of `concord` makes of a step: its rate, how often it counts, and which it leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from small_runs import network, play, quadratic_task
+
+from testbed.layout import Layout
+from testbed.record.events import StepDone
+from testbed.roles.roles import Roles
+from testbed.systems import Task
+from testbed.systems.concord import Concord
+from testbed.wan.profile import Link
+
+PROFILE = network(("a", "b", "c"), Link(1000, 0.5), Link(50, 40))
+STEPS = 24  # of some 50 ms
+TWO = Layout.of([("first.weight", (12, 8)), ("last.bias", (8,))])
+APART = {"lan": "apart"}
+
+
+def task_of() -> Task:
+    return quadratic_task(Roles(("a", "b", "c"), 2, "a"), STEPS, layout=TWO, rate=0.05)
+
+
+@pytest.mark.slow
+def test_the_rate_goes_by_how_many_workers_a_step_is_averaged_with() -> None:
+    """Prompt rounds leave it; late ones divide it by the root of three regions, and of two workers each."""
+
+    def scales(lan_ms: float, wan_ms: float, **options: Any) -> set[float]:
+        profile = network(("a", "b", "c"), Link(1000, lan_ms), Link(1000, wan_ms))
+        played = play("concord", task_of(), profile, {"end": False, **options})  # then answers are prompt
+        return {round(played.states[name].scale ** -2, 6) for name in played.system.task.roles.workers}
+
+    assert scales(0.5, 2) == {1}
+    assert scales(0.5, 400) == {3}
+    assert scales(150, 400) == {6}
+    assert scales(150, 2) == {6}  # a prompt answer is late for members who wait long for the next of their own
+    assert scales(150, 400, scaled=False) == {1}
+
+
+@pytest.mark.slow
+def test_what_is_told_late_counts_more_than_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every worker makes the same steps: what all hold at the end is those, and once more what was told late."""
+    monkeypatch.setattr(Concord, "_gradient", lambda system, learner, state, step: (0.0, -torch.ones(TWO.size)))
+
+    def counted(lan_ms: float, wan_ms: float, outer_rate: float = 1.4) -> float:
+        profile = network(("a", "b", "c"), Link(1000, lan_ms), Link(1000, wan_ms))
+        task, options = task_of(), {"error": 0.0, "end_error": 0.0, "scaled": False, "outer_rate": outer_rate}
+        made = play("concord", task, profile, options).models["full"] - task.initial
+        assert float(made.std()) < 1e-5
+        return float(made.mean()) / (STEPS * task.rate_at(0))
+
+    assert counted(150, 400, 1.0) == pytest.approx(1)
+    assert 1 < counted(0.5, 2) < 1.1, "all is prompt but the first round, of which nobody can know"
+    assert 1.1 < counted(0.5, 400) < counted(150, 400) < 1.4**2
+
+
+@pytest.mark.slow
+def test_a_straggler_goes_on_from_the_furthest_step() -> None:
+    played = play("concord", task_of(), PROFILE, APART, faults=["slow b/w1 factor=10 at 0s"])
+    steps = {name: 0 for name in played.system.task.roles.workers}
+    for event in played.of(StepDone):
+        steps[event.node] += 1
+    assert steps["b/w0"] == STEPS and 2 <= steps["b/w1"] < STEPS / 2
+    assert all(played.states[name].step == STEPS for name in steps)
+
+
+@pytest.mark.slow
+def test_a_straggler_costs_no_test_of_the_model() -> None:
+    """It hands in its copy for the steps that it counts without making them."""
+    seen: list[int] = []
+    faults = ["slow b/w1 factor=10 at 0s"]
+    play("concord", task_of(), PROFILE, APART, faults=faults, probe=lambda step, *rest: seen.append(step) or False)
+    assert seen == sorted(seen) == list(range(STEPS + 1))
