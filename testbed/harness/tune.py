@@ -157,13 +157,16 @@ def _tune_one(folder: Path, data: dict[str, Any], fabric: str, budget: Budget, s
 def knobs(experiment: Experiment, system: str) -> dict[str, Knob]:
     """What is searched for a system: its rate, its momentum where it has one, and its own knobs (see `proposal`).
 
+    The range of the rate lies about the experiment's in the long run, which a mean of gradients needs for its own to
+    make steps as long; of steps whose length is their own, about the rate as it stands.
+
     Of a knob's choices those that the system refuses beside its other options are left out: Streaming DiLoCo takes no
     period that is shorter than its overlap. A trial of them would be lost.
     """
     training, kind = experiment.training, experiment.kind_of(system)
     has_momentum = kind.own_momentum or isinstance(training.optimizer, SGD)
     momentum = getattr(training.optimizer, "momentum", 0.0) if has_momentum else 0.0
-    rate = long_run({"rate": training.schedule.rate, "momentum": momentum}, lengthens(experiment, system))
+    rate = long_run({"rate": training.schedule.rate, "momentum": momentum}, kind.momentum_of != "unit")
     found = {"rate": Knob(low=rate / SPAN, high=rate * SPAN)}
     own = {name: _taken(experiment, system, name, knob) for name, knob in kind.knobs.items()}
     return found | ({"momentum": Knob(choices=(0.0, 0.9))} if has_momentum else {}) | own
@@ -171,7 +174,7 @@ def knobs(experiment: Experiment, system: str) -> dict[str, Knob]:
 
 def lengthens(experiment: Experiment, system: str) -> bool:
     """Whether a momentum of m makes this system's steps 1 / (1 - m) times as long (`long_run`)."""
-    return not experiment.kind_of(system).mean_momentum and isinstance(experiment.training.optimizer, SGD)
+    return experiment.kind_of(system).momentum_of == "sum" and isinstance(experiment.training.optimizer, SGD)
 
 
 def _taken(experiment: Experiment, system: str, name: str, knob: Knob) -> Knob:

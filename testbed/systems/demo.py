@@ -48,7 +48,8 @@ class DeMoOptions(Options, frozen=True, forbid_unknown_fields=True):
 
 class DeMo(CodecSystem):
     name = "demo"
-    own_momentum = mean_momentum = True
+    own_momentum = True
+    momentum_of = "unit"
     options_type = DeMoOptions
     knobs: ClassVar[Mapping[str, Knob]] = {"kept": Knob(choices=(8, 32, 128))}
     options: DeMoOptions

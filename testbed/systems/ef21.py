@@ -58,7 +58,8 @@ class Worker(WorkerState):
 class EF21(CodecSystem):
     name = "ef21"
     tolerant = False
-    own_momentum = mean_momentum = True
+    own_momentum = True
+    momentum_of = "mean"
     options_type = EF21Options
     of_all = (*CodecSystem.of_all, "mean")
     knobs: ClassVar[Mapping[str, Knob]] = {"kept": Knob(choices=(0.001, 0.01, 0.1))}

@@ -72,7 +72,8 @@ class CopyState(Met):
 
 class MuLoCo(CopiesSystem):
     name = "muloco"
-    own_momentum = mean_momentum = True
+    own_momentum = True
+    momentum_of = "unit"
     options_type = MuLoCoOptions
     knobs: ClassVar[Mapping[str, Knob]] = {"local_steps": Knob(choices=(5, 10, 20, 50))}
     options: MuLoCoOptions

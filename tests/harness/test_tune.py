@@ -190,22 +190,24 @@ def test_a_system_has_its_own_knobs_and_what_it_is_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("system", "optimizer", "lengthens"),
+    ("system", "optimizer", "lengthens", "times"),
     [
-        ("baseline", "sgd", True),
-        ("dgc", "sgd", True),
-        ("dgc", "adamw", False),  # Adam's step is as long whatever its gradients are multiplied by
-        ("ef21", "sgd", False),  # a mean of gradients
-        ("muloco", "sgd", False),  # Muon's step has a length of its own
-        ("demo", "sgd", False),  # signs
+        ("baseline", "sgd", True, 10),
+        ("dgc", "sgd", True, 10),
+        ("dgc", "adamw", False, 1),  # Adam's step is as long whatever its gradients are multiplied by
+        ("ef21", "sgd", False, 10),  # a mean of gradients: as long in the long run at ten times the rate
+        ("ef21", "adamw", False, 1),
+        ("muloco", "sgd", False, 1),  # Muon's step has a length of its own
+        ("demo", "sgd", False, 1),  # signs
     ],
 )
-def test_a_momentum_lengthens_steps_where_gradients_are_summed(system: str, optimizer: str, lengthens: bool) -> None:
+def test_a_rate_is_searched_by_what_momentum_makes_of_it(
+    system: str, optimizer: str, lengthens: bool, times: int
+) -> None:
     heavy: dict[str, Any] = {"kind": optimizer} | ({"momentum": 0.9} if optimizer == "sgd" else {})
     it = small(systems={system: {} if system == "baseline" else {"momentum": 0.9}}, training={"optimizer": heavy})
     assert tune.lengthens(it, system) == lengthens
-    rate = it.training.schedule.rate / (0.1 if lengthens else 1.0)
-    assert tune.knobs(it, system)["rate"].high == pytest.approx(rate * 16)
+    assert tune.knobs(it, system)["rate"].high == pytest.approx(it.training.schedule.rate * times * 16)
 
 
 def test_a_knob_is_a_choice_or_a_range() -> None:

@@ -185,7 +185,9 @@ class System(ABC):
     topologies: ClassVar[tuple[str, ...]] = ("tree", "flat")  # where it can run
     knobs: ClassVar[Mapping[str, Knob]] = {}  # its options, beside rate and momentum, that tuning searches
     own_momentum: ClassVar[bool] = False  # whether its option `momentum` is not the optimizer's
-    mean_momentum: ClassVar[bool] = False  # whether steps are as long with momentum as without: a mean, signs, Muon
+    # What its momentum makes of gradients: their sum, 1 / (1 - m) times as long; their mean; or, of either, a step of a
+    # length of its own, whatever gradients are multiplied by (signs, Muon).
+    momentum_of: ClassVar[Literal["sum", "mean", "unit"]] = "sum"
     own_clip: ClassVar[bool] = False  # whether it clips gradients itself, by `training.clip_norm`
     sums_gradients: ClassVar[bool] = True  # whether what a worker sends can be made from a sum of its GPUs' gradients
     follows_network: ClassVar[bool] = False  # whether what a message holds goes by how long others took
