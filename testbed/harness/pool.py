@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -112,10 +113,24 @@ def run_all(errands: Sequence[Errand], processes: int) -> None:
 def _start(errand: Errand, processes: int) -> tuple[Connection, BaseProcess]:
     ours, theirs = _context.Pipe(duplex=False)
     process = _context.Process(target=_play, args=(theirs, errand, processes), daemon=True)
-    with _no_current_folder():
+    with _no_current_folder(), _deaf_to_the_terminal():
         process.start()
     theirs.close()
     return ours, process
+
+
+@contextmanager
+def _deaf_to_the_terminal() -> Iterator[None]:
+    """What starts meanwhile never hears of a Ctrl-C, which a terminal sends to all: it is stopped by this process.
+
+    Until it had its own handlers it would say where it was instead. This process hears of one that comes meanwhile.
+    """
+    resource_tracker.ensure_running()  # which lets signals through once it has begun
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Work in processes of its own."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -35,6 +36,30 @@ if __name__ == "__main__":
 """
 
 
+SLOW = """
+import sys
+from pathlib import Path
+from time import sleep
+
+from testbed.harness.pool import Errand, run_all
+
+if __name__ == "__mp_main__":  # what a new process imports before it has any handler
+    print("importing", flush=True)
+    sleep(60)
+
+
+def nothing(folder, experiment):
+    pass
+
+
+if __name__ == "__main__":
+    try:
+        run_all([Errand(f"work {number}", nothing, Path(), {}) for number in range(2)], 2)
+    except KeyboardInterrupt:
+        sys.exit("stopped")
+"""
+
+
 def _note_threads(folder: Path, experiment: dict[str, Any]) -> None:
     import torch
 
@@ -61,3 +86,19 @@ def test_what_it_would_have_answered_a_user_reads_once_the_one_that_began_it_was
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGKILL)
         assert process.stderr.read() == "testbed: stopped; go on with --resume\n"  # ends with the last who holds it
+
+
+def test_a_stop_from_the_terminal_while_processes_begin_says_one_thing(tmp_path: Path) -> None:
+    """A Ctrl-C comes to all of them: the one that began the others stops them, and no other says where it was."""
+    (tmp_path / "program.py").write_text(SLOW)
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "program.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout and process.stderr
+        assert [process.stdout.readline() for _ in range(2)] == ["importing\n"] * 2
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stderr.read() == "stopped\n"
