@@ -25,6 +25,7 @@ from testbed.errors import InputError
 from testbed.experiment.load import Point, find
 from testbed.experiment.load import load as load_experiment
 from testbed.experiment.schema import Experiment
+from testbed.files import typed_path
 from testbed.harness.cluster import Cluster
 from testbed.harness.launch import Wishes, launch
 from testbed.harness.session import RESULTS
@@ -132,7 +133,7 @@ class Series(Sequence[Run]):
         self.missing = [f"{label} has not begun." for label in every if label not in self.labels]
         if not self.labels:
             raise InputError(
-                f"{self.folder}: none of its runs has begun; testbed run --resume {self.folder} plays them"
+                f"{self.folder}: none of its runs has begun; testbed run --resume {typed_path(self.folder)} plays them"
             )
         self._runs = [_read(self.folder / label) for label in self.labels]
 

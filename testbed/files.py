@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,17 @@ RESERVED_BYTES = 16 << 10  # for the last event and the last `run.json`
 NAME_BYTES = 255  # the longest name of Linux's file systems
 
 BLOCK_BYTES = 1 << 20
+
+
+def shown(path: Path) -> Path:
+    """A path as it is read in the working directory."""
+    path = path.resolve()
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def typed_path(path: Path) -> str:
+    """The same as a shell takes it: in quotes where its name has a space."""
+    return shlex.quote(str(shown(path)))
 
 
 @contextmanager

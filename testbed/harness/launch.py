@@ -24,7 +24,7 @@ from testbed.experiment.assembly import Assembly
 from testbed.experiment.load import Point, from_dict
 from testbed.experiment.schema import Experiment
 from testbed.fabrics.registry import ANY, FabricKind, choose, virtual
-from testbed.files import new_folder, plain_name
+from testbed.files import new_folder, plain_name, shown, typed_path
 from testbed.harness import closing, cluster, session, sweep
 from testbed.harness.cluster import Cluster
 from testbed.harness.lock import held
@@ -34,7 +34,7 @@ from testbed.record import info as info_file
 from testbed.record import series
 from testbed.record.info import RunInfo
 from testbed.record.tensorboard import require as require_tensorboard
-from testbed.report.numbers.progress import of_series, shown, to_resume
+from testbed.report.numbers.progress import of_series, to_resume
 from testbed.workloads.devices import device as check_device
 
 Say = Callable[[str], None]
@@ -206,7 +206,7 @@ def _close(folder: Path, unfinished: Sequence[Path], why: str, quiet: bool) -> N
             _report(folder, quiet)
     finally:  # whatever the report comes to
         raise RunError(
-            f"{why}; what it recorded is kept: go on with {interpreter.typed()} run --resume {shown(folder)}"
+            f"{why}; what it recorded is kept: go on with {interpreter.typed()} run --resume {typed_path(folder)}"
         )
 
 
@@ -243,7 +243,7 @@ def _report_on(folder: Path, play: Callable[[], None], quiet: bool = False) -> N
             _report(folder, quiet or (said and series.is_series(folder.parent)))  # which shows what there is
             if not said:  # beside the error, where nothing else is shown
                 out = sys.stderr if quiet else sys.stdout
-                print(f"resume: {interpreter.typed()} run --resume {shown(to_resume(folder))}", file=out)
+                print(f"resume: {interpreter.typed()} run --resume {typed_path(to_resume(folder))}", file=out)
         raise
     _report(folder, quiet)
 
@@ -265,7 +265,7 @@ def _report(folder: Path, quiet: bool) -> None:
         print(f"table: {place / 'summary.md'}\nplot:  {place / 'comparison.png'}")
         if (folder / REPLAY).is_file():
             print(f"trace: {place / REPLAY}")
-        print(f"page:  {place / PAGE}  (to open it: {interpreter.typed()} report --open {place})")
+        print(f"page:  {place / PAGE}  (to open it: {interpreter.typed()} report --open {typed_path(folder)})")
 
 
 def _check_all(experiments: Sequence[Experiment], kind: FabricKind, device: str, say: Say) -> None:

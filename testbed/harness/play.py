@@ -16,7 +16,7 @@ import torch
 from testbed.errors import Interrupted, RunError, of_file
 from testbed.experiment.assembly import Assembly
 from testbed.fabrics.base import EndedEarly, Fabric
-from testbed.files import reserving
+from testbed.files import reserving, typed_path
 from testbed.harness import checkpoint, divergence
 from testbed.harness.checkpoint import Checkpoint, Clock
 from testbed.harness.not_finite import is_divergence
@@ -98,7 +98,7 @@ class Play:
                 last = checkpoint.latest(self.folder)  # not that of the clock, where it came while that was written
                 raise Interrupted(
                     f"stopped; the last checkpoint of {self.system} is at step {last.clock.step if last else 0}; "
-                    f"go on with --resume {self.folder.parents[1]}"
+                    f"go on with --resume {typed_path(self.folder.parents[1])}"
                 ) from None
             except Exception as error:
                 self.fabric.close()
@@ -114,7 +114,7 @@ class Play:
         checkpoint.remove(self.folder)
 
     def _of_disk(self, error: OSError) -> RunError:
-        return RunError(f"{of_file(error, self.folder)}; go on with --resume {self.folder.parents[1]}")
+        return RunError(f"{of_file(error, self.folder)}; go on with --resume {typed_path(self.folder.parents[1])}")
 
     @contextmanager
     def _watching(self) -> Iterator[None]:

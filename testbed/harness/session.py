@@ -27,7 +27,7 @@ from testbed.experiment.load import from_dict
 from testbed.experiment.schema import Experiment
 from testbed.fabrics.base import Fabric
 from testbed.fabrics.registry import FABRICS, FabricKind, Setting
-from testbed.files import new_folder
+from testbed.files import new_folder, typed_path
 from testbed.harness import apart, checkpoint, notes
 from testbed.harness.lock import held_too
 from testbed.harness.not_finite import passed_over, raise_diverged
@@ -239,7 +239,7 @@ def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInf
                         facts.notes = notes.of_nodes(facts.notes, facts.nodes, profile)
                         info_file.write_info(folder, facts)
                 except KeyboardInterrupt:  # between two systems
-                    raise Interrupted(f"stopped; go on with --resume {folder}") from None
+                    raise Interrupted(f"stopped; go on with --resume {typed_path(folder)}") from None
 
 
 def _describe(fabric: Fabric, folder: Path, facts: RunInfo) -> Path | None:
@@ -278,7 +278,7 @@ def play_at_once(errands: Sequence[Errand], run_all: RunAll, folder: Path) -> No
         try:
             run_all(errands)
         except (KeyboardInterrupt, Interrupted):
-            raise Interrupted(f"stopped; go on with --resume {folder}") from None
+            raise Interrupted(f"stopped; go on with --resume {typed_path(folder)}") from None
         finally:
             for run in dict.fromkeys(errand.folder.parents[1] for errand in errands):
                 gather(run)

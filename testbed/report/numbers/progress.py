@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from testbed.errors import InputError
+from testbed.files import typed_path
 from testbed.record import series
 from testbed.record.info import FILE_NAME, ResultInfo, read_info
 
@@ -49,15 +50,9 @@ def _is_done(play: Path) -> bool:
 def _said(folder: Path, done: int, wanted: int) -> str:
     if done >= wanted:
         return ""
-    return f"{done} of {wanted} over; resume with testbed run --resume {shown(folder)}"
+    return f"{done} of {wanted} over; resume with testbed run --resume {typed_path(folder)}"
 
 
 def to_resume(run: Path) -> Path:
     """What is resumed to go on with the run in a folder: of one of a series, the series."""
     return run.parent if series.is_series(run.parent) else run
-
-
-def shown(path: Path) -> Path:
-    """A path as it is typed in the working directory."""
-    path = path.resolve()
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
