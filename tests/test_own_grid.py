@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import tomllib
+from collections.abc import Sequence
 from math import exp, log, sqrt
 from pathlib import Path
 from types import SimpleNamespace
@@ -113,25 +114,28 @@ def test_where_nobody_arrives_nothing_is_said(cells: pd.DataFrame, tmp_path: Pat
 
 
 def test_who_averages_seldom_has_twice_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, tuple[str, ...]] = {}
+    asked: dict[str, tuple[Any, ...]] = {}
     file = tmp_path / "own.toml"
     seldom = "\n[systems.local-sgd-800]\nof = 'local-sgd'\nlocal_steps = 800\n"
     file.write_text(GRID["find"]("own").read_text() + seldom)
     scope = GRID["main"].__globals__
     monkeypatch.setitem(scope, "tuned", lambda plan, workload: str(file))
-    monkeypatch.setitem(scope, "played", lambda plan, folder, file, *words: asked.update({folder.name: words}))
+    monkeypatch.setitem(
+        scope, "played", lambda plan, folder, file, systems, *words: asked.update({folder.name: ([*systems], *words)})
+    )
     both = pd.MultiIndex.from_product([["local-sgd", "diloco"], [0, 1]], names=["system", "seed"])
     monkeypatch.setitem(scope, "steps_needed", lambda run: pd.DataFrame({"steps": 9.0}, index=both))
     base = GRID["Base"].of(GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path), "own")
-    assert list(asked) == ["base", "base-seldom", "base-again"] and base.overlapping == ["concord", "weightgrad"]
-    again = set(asked["base-again"][1].split(","))
+    assert list(asked) == ["base", "base-seldom", "base-again", "base-by-long-run"]
+    assert base.overlapping == ["concord", "weightgrad"]
+    again = set(asked["base-again"][0])
     assert again == {"local-sgd", "hierarchical-local-sgd"}
     assert base.kinds["-again"].periods["hierarchical-local-sgd"] == 200  # ten rounds of twenty steps
-    assert {"baseline", "diloco"} < (first := set(asked["base"][1].split(","))) and base.regions == 2
+    assert {"baseline", "diloco"} < (first := set(asked["base"][0])) and base.regions == 2
     assert not first & again
     assert set(base.kinds[""].needed.index.unique("system")) == {"diloco"}, "of the others older plays are left out"
-    assert asked["base-seldom"][1] == "local-sgd-800" and "training.steps=3200" in asked["base-seldom"]
-    assert not any(word.startswith("training.steps") for word in asked["base"])
+    assert asked["base-seldom"][0] == ["local-sgd-800"] and "training.steps=3200" in asked["base-seldom"]
+    assert not any(word.startswith("training.steps") for word in asked["base"][1:])
 
 
 @pytest.mark.parametrize(
@@ -190,7 +194,7 @@ def test_who_overlaps_has_as_many_steps_as_it_makes_in_the_time_of_the_others(
     """400 steps take it a second; it is at the target only in a run of `there_at` steps or more."""
     names: list[str] = []
 
-    def play(plan: Any, folder: Path, file: str, *words: str, alone: bool) -> Any:
+    def play(plan: Any, folder: Path, file: str, systems: Sequence[str], *words: str, alone: bool) -> Any:
         names.append(folder.name)
         steps = int(next((word[15:] for word in words if word.startswith("training.steps=")), 400))
         summary = pd.DataFrame({"time_to_target_s": [1.0, 1.0 if steps >= there_at else None], "time_s": steps / 400})
@@ -206,6 +210,27 @@ def test_who_overlaps_has_as_many_steps_as_it_makes_in_the_time_of_the_others(
     plan = GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path)
     GRID["Cell"](plan, "own", base, "lan", "m60").measured()
     assert names == [played[0], "timed", *played[1:], "end"]
+
+
+def test_a_play_of_a_system_that_was_searched_again_since_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, told = tmp_path / "own.toml", GRID["find"]("own").read_text()
+    file.write_text(told)
+    experiment = GRID["load"](str(file))[0].experiment.as_dict()
+    run = SimpleNamespace(info=SimpleNamespace(experiment=experiment), folder=tmp_path)
+    monkeypatch.setitem(GRID["main"].__globals__, "newest", lambda folder: run)
+    monkeypatch.setitem(GRID["main"].__globals__, "is_done", lambda run: True)
+    file.write_text(told.replace("[systems.ef21]", "[systems.ef21]\nkept = 0.1"))
+
+    def play(*systems: str, changes: tuple[str, ...] = ()) -> Any:
+        plan = GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0",), changes, 8, tmp_path)
+        return GRID["played"](plan, tmp_path, str(file), systems)
+
+    assert play("baseline") is run, "what has not changed stays"
+    with pytest.raises(SystemExit, match=r"ef21: not with what .*own.toml says now; delete the folder"):
+        play("baseline", "ef21")
+    assert play("ef21", changes=("systems.ef21.kept=0.001",)) is run, "it was asked for"
 
 
 def test_who_averages_now_and_then_is_played_at_longer_periods_as_well(tmp_path: Path) -> None:

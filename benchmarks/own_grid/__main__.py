@@ -35,7 +35,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import ceil
@@ -78,7 +78,13 @@ WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final met
 LONGER = (100, 200)  # steps between two averagings
 SELDOM = {"local-sgd": (400, 800)}  # of these besides, with twice the file's steps
 # Searched when the others were played already, once more or for the first time: their plays have folders of their own.
-AGAIN = ("local-sgd", "hierarchical-local-sgd")
+AGAIN = {
+    "local-sgd": "-again",
+    "hierarchical-local-sgd": "-again",
+    "ef21": "-by-long-run",
+    "muloco": "-by-long-run",
+    "dgc": "-by-long-run",
+}
 # Who can do without the WAN for as long as a fast device's target takes is searched there once more, by another name.
 LEVELS, FAST, THERE = "hierarchical-local-sgd", "hierarchical-local-sgd-fast", "l40s"
 MORE = (1.5, 2, 3, 4, 6, 8)  # times the file's steps, for who has made these before anybody else is there
@@ -116,19 +122,32 @@ def called(*arguments: str, alone: bool = True) -> None:
     subprocess.run(command(*arguments), check=True, env=os.environ | environment)
 
 
-def played(plan: Plan, folder: Path, experiment: str, *arguments: str, alone: bool = True) -> testbed.Run:
+def played(
+    plan: Plan, folder: Path, experiment: str, systems: Iterable[str], *arguments: str, alone: bool = True
+) -> testbed.Run:
     """The run in a folder, begun or gone on with where it is not done; one play at a time where it is not `alone`."""
     quietly = ["--quiet", *([] if alone else ["--jobs", "1"])]
     run = newest(folder / Path(experiment).stem)
-    if run is not None and is_done(run):
-        return run
-    if run is not None:
-        called("run", "--resume", str(run.folder), *quietly, alone=alone)
+    if run is None:
+        chosen = ["--systems", ",".join(systems), "--out", str(folder)]
+        called("run", experiment, *chosen, *quietly, *plan.changed, *arguments, alone=alone)
     else:
-        called("run", experiment, "--out", str(folder), *quietly, *plan.changed, *arguments, alone=alone)
+        if old := [name for name in systems if is_of_before(plan, run, experiment, name)]:
+            raise SystemExit(f"{run.folder}: {', '.join(old)}: not with what {experiment} says now; delete the folder")
+        if is_done(run):
+            return run
+        called("run", "--resume", str(run.folder), *quietly, alone=alone)
     run = newest(folder / Path(experiment).stem)
     assert run is not None
     return run
+
+
+def is_of_before(plan: Plan, run: testbed.Run, experiment: str, system: str) -> bool:
+    """Whether a system was searched again since: of the options that both know one differs."""
+    was = run.info.experiment["systems"][system]
+    now = load(experiment)[0].experiment.as_dict()["systems"][system]
+    asked = {change.partition("=")[0].strip() for change in plan.changes}
+    return any(was[key] != now[key] for key in was.keys() & now.keys() if f"systems.{system}.{key}" not in asked)
 
 
 def newest(folder: Path) -> testbed.Run | None:
@@ -264,10 +283,11 @@ class Base:
                 return "-fast"
             if period_of(known, name) > max(LONGER):
                 return "-seldom"
-            return "-again" if any(f"{name}-".startswith(f"{each}-") for each in AGAIN) else ""
+            return next((kind for each, kind in AGAIN.items() if f"{name}-".startswith(f"{each}-")), "")
 
         others = [name for name in known.systems if name not in OVERLAPS]
-        for kind, more in (("", []), ("-seldom", at_most(2 * steps)), ("-again", []), ("-fast", [])):
+        for kind in ("", "-seldom", *dict.fromkeys(AGAIN.values()), "-fast"):
+            more = at_most(2 * steps) if kind == "-seldom" else []
             if chosen := {name: together_of(known, name) for name in others if kind_of(name) == kind}:
                 kinds[kind] = others_in(plan, folder / f"base{kind}", experiment, chosen, more)
         overlapping = [name for name in known.systems if name in OVERLAPS]
@@ -278,8 +298,7 @@ def others_in(
     plan: Plan, folder: Path, experiment: str, periods: Mapping[str, int], more: Sequence[str], *where: str
 ) -> Others:
     """Play some of the others to the target, on the file's own network unless `where` says another."""
-    chosen = ["--systems", ",".join(periods), "--seeds", ",".join(plan.seeds)]
-    run = played(plan, folder, experiment, *chosen, *where, *more)
+    run = played(plan, folder, experiment, periods, "--seeds", ",".join(plan.seeds), *where, *more)
     needed = steps_needed(run)
     return Others(run, needed[needed.index.isin(periods, level="system")], periods, more)
 
@@ -354,8 +373,8 @@ class Cell:
 
     def _play(self, folder: str, systems: Sequence[str], *arguments: str) -> testbed.Run:
         here = self.plan.records / self.workload / f"{self.profile}-{self.device}"
-        where, chosen = cell(self.profile, self.device), ["--systems", ",".join(systems)]
-        return played(self.plan, here / folder, self.base.experiment, *chosen, *where, *arguments, alone=False)
+        where = cell(self.profile, self.device)
+        return played(self.plan, here / folder, self.base.experiment, systems, *where, *arguments, alone=False)
 
 
 def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
@@ -370,8 +389,8 @@ def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
     others = list(own["best_other"].dropna())
 
     def play(folder: str, systems: Sequence[str], steps: int) -> testbed.Run:
-        chosen = ["--systems", ",".join(systems), "--seeds", ",".join(plan.seeds)]
-        return played(plan, plan.records / workload / folder, experiment, *chosen, *length(steps))
+        at = plan.records / workload / folder
+        return played(plan, at, experiment, systems, "--seeds", ",".join(plan.seeds), *length(steps))
 
     steps = WORKLOADS[workload]
     both = play("finals", [OURS, *others], steps)
