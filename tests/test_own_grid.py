@@ -24,7 +24,7 @@ MAP: dict[str, Any] = runpy.run_path(str(SCRIPTS / "own_map.py"), run_name="impo
 
 def rows(device: str, system: str, *target_s: float | None, waiting: float = 0.1, later_s: float = 0.0) -> list[Any]:
     cell = {"workload": "own", "profile": "lan", "device": device, "system": system, "waiting": waiting}
-    cell["resolution"] = 0.05
+    cell |= {"resolution": 0.05, "steps": 9.0, "mean_step_s": 0.2}
     held_s = [None if each is None else each + later_s for each in target_s]
     both = enumerate(zip(target_s, held_s, strict=True))
     return [{**cell, "seed": seed, "target_s": reported, "held_s": held} for seed, (reported, held) in both]
@@ -50,6 +50,7 @@ def test_a_cell_is_compared_with_the_best_other_that_always_arrives(cells: pd.Da
     cell = cells.iloc[0]
     assert cell["map"] == "target_s" and cell["best_other"] == "weightgrad" and cell["waiting"] == 0.7
     assert cell["speedup"] == pytest.approx(sqrt(2 * 4))
+    assert cell["other_s"] == pytest.approx(4.0) and cell["alone_s"] == pytest.approx(9 * 0.2 * 0.3)
     wide = 12.706 * log(2) / 2 + 0.1  # of two logarithms that are log 2 apart, the standard error; what both leave open
     assert (cell["low"], cell["high"]) == pytest.approx((exp(log(8) / 2 - wide), exp(log(8) / 2 + wide)), rel=1e-3)
 
