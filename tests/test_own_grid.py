@@ -23,11 +23,13 @@ MAP: dict[str, Any] = runpy.run_path(str(SCRIPTS / "own_map.py"), run_name="impo
 
 
 def rows(device: str, system: str, *target_s: float | None, waiting: float = 0.1, later_s: float = 0.0) -> list[Any]:
-    cell = {"workload": "own", "profile": "lan", "device": device, "system": system, "waiting": waiting}
-    cell |= {"resolution": 0.05, "steps": 9.0, "mean_step_s": 0.2}
+    cell = {"workload": "own", "profile": "lan", "device": device, "system": system, "resolution": 0.05}
+    computing_s = [None if each is None else each * (1 - waiting) for each in target_s]
     held_s = [None if each is None else each + later_s for each in target_s]
-    both = enumerate(zip(target_s, held_s, strict=True))
-    return [{**cell, "seed": seed, "target_s": reported, "held_s": held} for seed, (reported, held) in both]
+    return [
+        {**cell, "seed": seed, "target_s": reported, "held_s": held, "computing_s": computing}
+        for seed, (reported, held, computing) in enumerate(zip(target_s, held_s, computing_s, strict=True))
+    ]
 
 
 @pytest.fixture
@@ -48,16 +50,16 @@ def cells() -> pd.DataFrame:
 
 def test_a_cell_is_compared_with_the_best_other_that_always_arrives(cells: pd.DataFrame) -> None:
     cell = cells.iloc[0]
-    assert cell["map"] == "target_s" and cell["best_other"] == "weightgrad" and cell["waiting"] == 0.7
+    assert cell["map"] == "target_s" and cell["best_other"] == "weightgrad" and cell["waiting"] == pytest.approx(0.7)
     assert cell["speedup"] == pytest.approx(sqrt(2 * 4))
-    assert cell["other_s"] == pytest.approx(4.0) and cell["alone_s"] == pytest.approx(9 * 0.2 * 0.3)
+    assert cell["other_s"] == pytest.approx(4.0) and cell["alone_s"] == pytest.approx(4.0 * 0.3)
     wide = 12.706 * log(2) / 2 + 0.1  # of two logarithms that are log 2 apart, the standard error; what both leave open
     assert (cell["low"], cell["high"]) == pytest.approx((exp(log(8) / 2 - wide), exp(log(8) / 2 + wide)), rel=1e-3)
 
 
 def test_where_every_worker_is_to_hold_the_model_another_system_may_be_the_best(cells: pd.DataFrame) -> None:
     cell = cells.iloc[1]
-    assert cell["map"] == "held_s" and cell["best_other"] == "bgt" and cell["waiting"] == 0.1
+    assert cell["map"] == "held_s" and cell["best_other"] == "bgt" and cell["waiting"] == pytest.approx(0.1)
     assert cell["speedup"] == pytest.approx(sqrt(5 / 3 * 6 / 2))
 
 
@@ -100,7 +102,7 @@ def test_in_how_many_cells_ours_is_ahead_is_counted(cells: pd.DataFrame) -> None
     reported, held = MAP["in_short"](cells).splitlines()
     assert reported == (
         "- own, reported: ahead in 1 of 1 cells, by 2.83× at least; 1 intervals reach below 1; "
-        "at least twice as soon in 1 of 1 where the other waits for over half of its step."
+        "at least twice as soon in 1 of 1 where the other waits for over half of its time."
     )
     assert "2.24× at least" in held and "in 0 of 0 where" in held
 
@@ -274,6 +276,27 @@ def test_who_needs_no_wan_is_searched_on_a_fast_device_once_more(
     assert MAP["label"]("hierarchical-local-sgd-fast") == "Hierarchical local SGD, fast"
     GRID["tuned"](plan, "own")
     assert len(asked) == 2
+
+
+def test_what_averages_seldom_is_searched_there_by_its_rate_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def called(*words: str, alone: bool = True) -> None:
+        asked.append(words)
+        found = 'systems.local-sgd-800 = { of = "local-sgd", local_steps = 800, rate = 0.01 }'
+        chosen = found if 'compute.device="l40s"' in words else GRID["find"]("own-gpt").read_text()
+        Path(words[words.index("--to") + 1]).write_text(chosen)
+
+    monkeypatch.setitem(GRID["main"].__globals__, "called", called)
+    plan = GRID["Plan"](("lan",), ("m60",), ("own-gpt",), (), ("0",), (), 8, tmp_path)
+    systems = tomllib.loads(Path(GRID["tuned"](plan, "own-gpt")).read_text())["systems"]
+    words = asked[1]
+    assert words[words.index("--systems") + 1] == "local-sgd-800" and words[words.index("--fixed") + 1] == "local_steps"
+    assert "training.steps=2600" in words and words[1].endswith("own-gpt.toml")
+    assert systems["local-sgd-800-fast"] == {"of": "local-sgd", "local_steps": 800, "rate": 0.01}
+    assert MAP["label"]("local-sgd-800-fast") == "Local SGD, 800, fast"
 
 
 def test_what_averages_now_and_then_is_held_with_its_next_averaging_or_with_one_right_then() -> None:

@@ -85,8 +85,10 @@ AGAIN = {
     "muloco": "-by-long-run",
     "dgc": "-by-long-run",
 }
-# Who can do without the WAN for as long as a fast device's target takes is searched there once more, by another name.
-LEVELS, FAST, THERE = "hierarchical-local-sgd", "hierarchical-local-sgd-fast", "l40s"
+# By workload, who is first on a fast device, where one average or none is all that a target takes, and searched there
+# once more, by another name: with periods up to 200 steps where that is in a region, and with 800 where it is on a WAN.
+FAST = {"own": "hierarchical-local-sgd", "own-gpt": "local-sgd-800"}
+THERE = "l40s"
 MORE = (1.5, 2, 3, 4, 6, 8)  # times the file's steps, for who has made these before anybody else is there
 PLAYING = Lock()  # of what several cells need
 MAP = Path(__file__).with_name("own_map.py")
@@ -175,21 +177,31 @@ def tuned(plan: Plan, workload: str) -> str:
     if not to.is_file():
         to.parent.mkdir(parents=True, exist_ok=True)
         data = longer(searched if plan.trials else find(workload), plan.systems)
-        if plan.trials and LEVELS in data["systems"]:
-            data["systems"][FAST] = {**searched_there(plan, workload), "of": LEVELS}
+        write_whole(to, tomli_w.dumps(data))
+    name = FAST[workload]
+    data = tomllib.loads(to.read_text())
+    if plan.trials and name in data["systems"] and f"{name}-fast" not in data["systems"]:
+        data["systems"][f"{name}-fast"] = {"of": name, **searched_there(plan, workload, to)}
         write_whole(to, tomli_w.dumps(data))
     return str(to)
 
 
-def searched_there(plan: Plan, workload: str) -> dict[str, Any]:
-    """What a search on a fast device finds for `LEVELS`."""
-    to = plan.records / f"{workload}-fast.toml"
+def searched_there(plan: Plan, workload: str, file: Path) -> dict[str, Any]:
+    """What a search on a fast device finds for one of a file's systems; a period that was chosen for it stays."""
+    name, to = FAST[workload], plan.records / f"{workload}-fast.toml"
     if not to.is_file():
-        how = ["--out", str(plan.records / f"tune-{workload}-fast"), "--seeds", "100", "--trials", str(plan.trials)]
         where = settings(f'compute.device="{THERE}"')
-        called("tune", workload, *plan.changed, *where, "--systems", LEVELS, *how, "--to", str(to))
-    found: dict[str, Any] = tomllib.loads(to.read_text())["systems"][LEVELS]
+        if is_seldom(load(file)[0].experiment, name):
+            where += [*at_most(2 * load(file)[0].experiment.training.steps), "--fixed", "local_steps"]
+        how = ["--out", str(plan.records / f"tune-{workload}-fast"), "--seeds", "100", "--trials", str(plan.trials)]
+        called("tune", str(file), *plan.changed, *where, "--systems", name, *how, "--to", str(to))
+    found: dict[str, Any] = tomllib.loads(to.read_text())["systems"][name]
     return found
+
+
+def is_seldom(experiment: Any, system: str) -> bool:
+    """Whether a system averages so seldom that it has twice the file's steps."""
+    return period_of(experiment, system) > max(LONGER)
 
 
 def longer(path: Path, chosen: Sequence[str]) -> dict[str, Any]:
@@ -279,16 +291,17 @@ class Base:
         kinds, steps, folder = {}, known.training.steps, plan.records / workload
 
         def kind_of(name: str) -> str:
-            if name == FAST:
+            if name.endswith("-fast"):
                 return "-fast"
-            if period_of(known, name) > max(LONGER):
+            if is_seldom(known, name):
                 return "-seldom"
             return next((kind for each, kind in AGAIN.items() if f"{name}-".startswith(f"{each}-")), "")
 
         others = [name for name in known.systems if name not in OVERLAPS]
         for kind in ("", "-seldom", *dict.fromkeys(AGAIN.values()), "-fast"):
-            more = at_most(2 * steps) if kind == "-seldom" else []
-            if chosen := {name: together_of(known, name) for name in others if kind_of(name) == kind}:
+            chosen = {name: together_of(known, name) for name in others if kind_of(name) == kind}
+            more = at_most(2 * steps) if any(is_seldom(known, name) for name in chosen) else []
+            if chosen:
                 kinds[kind] = others_in(plan, folder / f"base{kind}", experiment, chosen, more)
         overlapping = [name for name in known.systems if name in OVERLAPS]
         return cls(experiment, kinds, overlapping, steps, len(known.topology.regions), known.compute.device)
@@ -304,7 +317,7 @@ def others_in(
 
 
 def measured(plan: Plan, workload: str) -> list[pd.DataFrame]:
-    """Every system and seed in every cell: `steps`, `target_s`, `held_s` and `waiting`, of a step."""
+    """Every system and seed in every cell: `steps`, `target_s`, `held_s` and `computing_s`, till the target."""
     base = Base.of(plan, workload)
     cells = [(profile, device) for device in plan.devices for profile in plan.profiles]  # slow devices need fewer steps
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # a cell's plays take one core, one after the other

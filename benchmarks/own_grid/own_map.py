@@ -5,7 +5,7 @@
 Reads systems.csv (each system and seed in each cell: when the reported model is at the target, and when every worker
 holds one that is) and, where it is there, finals.csv (final metrics) of the folder, and writes grid.csv, grid.md and
 grid.png into it: in each cell our speedup over the best other system, the geometric mean over the seeds with its 95 %
-interval, wider by what lies between two tests; which one that is; and the part of its step that is neither computing
+interval, wider by what lies between two tests; which one that is; and the part of its time that is neither computing
 nor coding, without which it would be there in `alone_s`: nobody who makes as many steps can be sooner. A system of
 which a seed misses the target is not the best.
 """
@@ -32,7 +32,7 @@ from testbed.report.numbers.wording import NONE, duration, percent, times
 from testbed.report.pictures.style import COLUMN, INK, Sheet, drawing, save
 
 OURS = "concord"
-MOST = 0.5  # part of its step that the other spends on communication: there we aim at twice as fast
+MOST = 0.5  # part of its time that the other spends on communication: there we aim at twice as fast
 KEYS = ["workload", "profile", "device"]
 MAPS = {"target_s": "reported", "held_s": "held by every worker"}  # systems.csv's columns
 FIGURES = ["waiting", "other_s", "alone_s", "ours_s", "speedup", "low", "high"]
@@ -54,14 +54,13 @@ def _of_cell(here: pd.DataFrame, kind: str) -> dict[str, Any]:
     if not len(others):
         return row
     best = np.log(others).mean(axis=1).idxmin()
-    means = here.groupby("system")[["waiting", "resolution"]].mean()
-    seeds = here[here["system"] == best]
-    alone_s = seeds["steps"] * seeds["mean_step_s"] * (1 - seeds["waiting"])
-    row |= {"best_other": best, "waiting": means["waiting"][best]}
-    row |= {"other_s": exp(np.log(others.loc[best]).mean()), "alone_s": exp(np.log(alone_s).mean())}
+    resolution = here.groupby("system")["resolution"].mean()
+    other_s = exp(np.log(others.loc[best]).mean())
+    alone_s = exp(np.log(here[here["system"] == best]["computing_s"]).mean())
+    row |= {"best_other": best, "other_s": other_s, "alone_s": alone_s, "waiting": 1 - alone_s / other_s}
     if OURS in reached.index:
         row["ours_s"] = exp(np.log(reached.loc[OURS]).mean())
-        open_ = means["resolution"][OURS] + means["resolution"][best]
+        open_ = resolution[OURS] + resolution[best]
         found = of_ratios(others.loc[best] / reached.loc[OURS], open_)
         row |= dict(zip(("speedup", "low", "high"), found, strict=True))
     return row
@@ -80,7 +79,7 @@ def in_short(frame: pd.DataFrame) -> str:
         least = times(cells["speedup"].min())
         won = f"ahead in {(cells['speedup'] > 1).sum()} of {len(cells)} cells, by {least} at least"
         open_ = f"{(cells['low'] < 1).sum()} intervals reach below 1"
-        twice = f"{(waits['speedup'] >= 2).sum()} of {len(waits)} where the other waits for over half of its step"
+        twice = f"{(waits['speedup'] >= 2).sum()} of {len(waits)} where the other waits for over half of its time"
         said.append(f"- {workload}, {MAPS[kind]}: {won}; {open_}; at least twice as soon in {twice}.")
     return "\n".join(said)
 
@@ -90,13 +89,14 @@ def heading(kind: str) -> str:
 
 
 def _table(frame: pd.DataFrame) -> str:
-    heads = [*KEYS, "best other", "its step waits", "its time", "if it never waited", "ours", "speedup", "95 %"]
+    heads = [*KEYS, "best other", "its time", "of it waiting", "if it never waited", "ours", "speedup", "95 %"]
     rows = []
     for row in frame.to_dict("records"):
         interval = NONE if pd.isna(row["low"]) else f"{row['low']:.2f} to {row['high']:.2f}"
-        cells = [_or_none(row[key], duration) for key in ("other_s", "alone_s", "ours_s")]
+        other, alone, ours = (_or_none(row[key], duration) for key in ("other_s", "alone_s", "ours_s"))
         waits, speedup = _or_none(row["waiting"], percent), _or_none(row["speedup"], times)
-        rows.append([*(row[key] for key in KEYS), label(row["best_other"]), waits, *cells, speedup, interval])
+        here = [*(row[key] for key in KEYS), label(row["best_other"])]
+        rows.append([*here, other, waits, alone, ours, speedup, interval])
     return markdown_table(heads, rows)
 
 
@@ -104,7 +104,7 @@ def label(system: str) -> str:
     """A system's name in words, with what `own_grid` has added to it: a period of three digits, or "fast"."""
     name, _, period = system.rpartition("-")
     if period == "fast" or (period.isdigit() and len(period) == 3):
-        return f"{look(name).label}, {period}"
+        return f"{label(name)}, {period}"
     return look(system).label if system else NONE
 
 
@@ -134,7 +134,7 @@ def _or_none(value: float, write: Callable[[Any], str]) -> str:
 
 
 def draw(frame: pd.DataFrame) -> Sheet:
-    """A row for each map, a column for each workload; frames mark where the other waits for over half of its step."""
+    """A row for each map, a column for each workload; frames mark where the other waits for over half of its time."""
     workloads = list(dict.fromkeys(frame["workload"]))
     with drawing(COLUMN):
         figure = Sheet(3.45 * len(workloads), 2.7 * len(MAPS) + 0.2, COLUMN)

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from testbed.cli.options import Commands, add_cluster, add_experiment, check_file, cluster, count, numbers, one
+from testbed.cli.options import Commands, add_cluster, add_experiment, check_file, cluster, count, names, numbers, one
 from testbed.errors import InputError
 
 EPILOG = """\
@@ -27,6 +27,7 @@ def add(commands: Commands) -> None:
     add_experiment(tune)
     tune.add_argument("--trials", type=count, default=8, metavar="N", help="of each system (8)")
     tune.add_argument("--seeds", type=numbers, default=(100,), metavar="100", help="of trials; not the file's (100)")
+    tune.add_argument("--fixed", type=names, default=(), metavar="KNOB,...", help="of systems, not searched")
     tune.add_argument("--jobs", type=count, metavar="N", help="systems at once (default: one a core)")
     add_cluster(tune)
     tune.add_argument("--out", type=Path, metavar="DIR", help="where trials are kept (results/tune/<experiment>)")
@@ -57,7 +58,7 @@ def _tune(options: argparse.Namespace) -> int:
         raise InputError(f"testbed tune needs {error.name}: pip install 'geo-testbed[tune]'") from None
     Assembly(experiment, allow_download=True, on_notice=print).workload  # noqa: B018 - data is fetched here
     target = load.find(options.file).stem
-    budget = tune.Budget(options.trials, options.seeds)
+    budget = tune.Budget(options.trials, options.seeds, options.fixed)
     folder = options.out or Path("results", "tune", target)
     on, jobs = cluster(options), options.jobs or len(os.sched_getaffinity(0))
     machines.check(on, kind, [experiment])

@@ -14,7 +14,7 @@ another machine neither.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -67,10 +67,12 @@ class Budget:
     ----------
     trials : the experiment as it stands being the first
     seeds : of each trial, which are not those that are reported
+    fixed : knobs of a system's own that stay as the experiment has them
     """
 
     trials: int
     seeds: tuple[int, ...]
+    fixed: tuple[str, ...] = ()
 
 
 def tune(
@@ -88,7 +90,8 @@ def tune(
     Raises
     ------
     InputError
-        The experiment names no target, the seeds are its own, or the folder holds trials of another experiment.
+        The experiment names no target, the seeds are its own, nobody has what is to be fixed, or the folder holds
+        trials of another experiment.
     """
     if not Target.asked(experiment.target, MetricInfo()).stated:
         raise InputError("[target] names nothing to be reached, so there is nothing to tune for; set target.loss")
@@ -97,8 +100,11 @@ def tune(
     if len(set(budget.seeds)) < len(budget.seeds):
         raise InputError(f"--seeds {','.join(map(str, budget.seeds))}: a seed is named twice; name each once")
     experiment = experiment.on(FABRICS.find(fabric).device)
+    known = sorted({name for system in experiment.systems for name in experiment.kind_of(system).knobs})
+    if unknown := [name for name in budget.fixed if name not in known]:
+        raise InputError(f"--fixed {unknown[0]}: no system's own knob that is searched; they are: {', '.join(known)}")
     for system in experiment.systems:  # a folder is claimed only for trials that can be
-        attempt(experiment, system, standing(experiment, system), budget.seeds, [])
+        attempt(experiment, system, standing(experiment, system, budget.fixed), budget.seeds, [])
     _claim(folder, experiment, budget)
     data = experiment.as_dict()
     errands = [Errand(each, _tune_one, folder / each, data, (fabric, budget, each)) for each in experiment.systems]
@@ -111,7 +117,8 @@ def _claim(folder: Path, experiment: Experiment, budget: Budget) -> None:
     data, claims = experiment.as_dict(), dict[Path, bytes]()
     for system, options in data["systems"].items():
         alone = {**data, "systems": {system: options}}
-        asked = msgspec.json.encode({"experiment": alone, "seeds": budget.seeds}, order="sorted")
+        fixed = {"fixed": sorted(budget.fixed)} if budget.fixed else {}
+        asked = msgspec.json.encode({"experiment": alone, "seeds": budget.seeds, **fixed}, order="sorted")
         path = folder / system / ASKED_FILE
         if path.is_file() and path.read_bytes() != asked:
             raise InputError(f"{path.parent}: holds trials of another experiment or on other seeds; name another --out")
@@ -144,17 +151,17 @@ def best(found: Sequence[Outcome]) -> Outcome:
 
 def _tune_one(folder: Path, data: dict[str, Any], fabric: str, budget: Budget, system: str) -> None:
     experiment = from_dict(data, "the experiment")
-    space, done = knobs(experiment, system), outcomes(folder)
+    space, done = knobs(experiment, system, budget.fixed), outcomes(folder)
     for number in range(len(done), budget.trials):
         tried = [(each.options, inf if each.score == NEVER else each.score) for each in done]
         more = tried and proposal(space, tried, lengthens(experiment, system))
-        options = more or standing(experiment, system)
+        options = more or standing(experiment, system, budget.fixed)
         trial = attempt(experiment, system, options, budget.seeds, done)
         done.append(_play(trial, fabric, folder / f"trial-{number}", system, options, done))
         write_whole(folder / TRIALS_FILE, msgspec.json.Encoder().encode_lines(done))
 
 
-def knobs(experiment: Experiment, system: str) -> dict[str, Knob]:
+def knobs(experiment: Experiment, system: str, fixed: Collection[str] = ()) -> dict[str, Knob]:
     """What is searched for a system: its rate, its momentum where it has one, and its own knobs (see `proposal`).
 
     The range of the rate lies about the experiment's in the long run, which a mean of gradients needs for its own to
@@ -168,7 +175,8 @@ def knobs(experiment: Experiment, system: str) -> dict[str, Knob]:
     momentum = getattr(training.optimizer, "momentum", 0.0) if has_momentum else 0.0
     rate = long_run({"rate": training.schedule.rate, "momentum": momentum}, kind.momentum_of != "unit")
     found = {"rate": Knob(low=rate / SPAN, high=rate * SPAN)}
-    own = {name: _taken(experiment, system, name, knob) for name, knob in kind.knobs.items()}
+    searched = {name: knob for name, knob in kind.knobs.items() if name not in fixed}
+    own = {name: _taken(experiment, system, name, knob) for name, knob in searched.items()}
     return found | ({"momentum": Knob(choices=(0.0, 0.9))} if has_momentum else {}) | own
 
 
@@ -190,12 +198,12 @@ def _taken(experiment: Experiment, system: str, name: str, knob: Knob) -> Knob:
     return replace(knob, choices=tuple(filter(takes, knob.choices)) or knob.choices)
 
 
-def standing(experiment: Experiment, system: str) -> dict[str, Any]:
+def standing(experiment: Experiment, system: str, fixed: Collection[str] = ()) -> dict[str, Any]:
     """The values of a system's knobs in the experiment, the nearest ones that are searched."""
     options, training = experiment.systems[system], experiment.training
     of_training = {"rate": training.schedule.rate, "momentum": getattr(training.optimizer, "momentum", 0.0)}
     values = {}
-    for name, knob in knobs(experiment, system).items():
+    for name, knob in knobs(experiment, system, fixed).items():
         value = getattr(options, name)
         value = of_training[name] if value in (None, msgspec.UNSET) else value
         values[name] = rounded(value) if name == "rate" else knob.nearest(value)

@@ -210,6 +210,19 @@ def test_a_rate_is_searched_by_what_momentum_makes_of_it(
     assert tune.knobs(it, system)["rate"].high == pytest.approx(it.training.schedule.rate * times * 16)
 
 
+def test_a_knob_that_is_fixed_stays_as_it_is(tmp_path: Path) -> None:
+    long = small(systems={"local-sgd": {"local_steps": 800}})
+    assert "local_steps" in tune.knobs(long, "local-sgd")
+    assert set(tune.standing(long, "local-sgd", ("local_steps",))) == {"rate", "momentum"}
+    tried = tune.attempt(long, "local-sgd", {"rate": 0.3}, (100,), [])
+    assert tried.systems["local-sgd"].local_steps == 800
+    with pytest.raises(InputError, match=r"--fixed momentum: no system's own knob .*: local_steps$"):
+        tune.tune(long, "virtual", Budget(2, (100,), ("momentum",)), tmp_path)
+    tune._claim(tmp_path, long, Budget(2, (100,), ("local_steps",)))
+    with pytest.raises(InputError, match="holds trials of another"):
+        tune._claim(tmp_path, long, Budget(2, (100,)))
+
+
 def test_a_knob_is_a_choice_or_a_range() -> None:
     assert Knob(choices=(1, 3, 7)).nearest(4) == 3
     assert [Knob(low=1.0, high=10.0).nearest(value) for value in (0.1, 5.0, 99.0)] == [1.0, 5.0, 10.0]
