@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import sys
 import tomllib
 from collections.abc import Sequence
 from math import exp, log, sqrt
@@ -20,6 +21,7 @@ SCRIPTS = HOME / "benchmarks" / "own_grid"
 GRID: dict[str, Any] = runpy.run_path(str(SCRIPTS), run_name="imported")
 ROWS: dict[str, Any] = runpy.run_path(str(SCRIPTS / "own_rows.py"), run_name="imported")
 MAP: dict[str, Any] = runpy.run_path(str(SCRIPTS / "own_map.py"), run_name="imported")
+PLAYS, TUNED = (sys.modules[name] for name in ("own_plays", "own_tuned"))
 
 
 def rows(device: str, system: str, *target_s: float | None, waiting: float = 0.1, later_s: float = 0.0) -> list[Any]:
@@ -120,7 +122,7 @@ def test_who_averages_seldom_has_twice_the_steps(tmp_path: Path, monkeypatch: py
     asked: dict[str, tuple[Any, ...]] = {}
     file = tmp_path / "own.toml"
     seldom = "\n[systems.local-sgd-800]\nof = 'local-sgd'\nlocal_steps = 800\n"
-    file.write_text(GRID["find"]("own").read_text() + seldom)
+    file.write_text(TUNED.find("own").read_text() + seldom)
     scope = GRID["main"].__globals__
     monkeypatch.setitem(scope, "tuned", lambda plan, workload: str(file))
     monkeypatch.setitem(
@@ -218,12 +220,12 @@ def test_who_overlaps_has_as_many_steps_as_it_makes_in_the_time_of_the_others(
 def test_a_play_of_a_system_that_was_searched_again_since_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, told = tmp_path / "own.toml", GRID["find"]("own").read_text()
+    file, told = tmp_path / "own.toml", TUNED.find("own").read_text()
     file.write_text(told)
-    experiment = GRID["load"](str(file))[0].experiment.as_dict()
+    experiment = TUNED.load(str(file))[0].experiment.as_dict()
     run = SimpleNamespace(info=SimpleNamespace(experiment=experiment), folder=tmp_path)
-    monkeypatch.setitem(GRID["main"].__globals__, "newest", lambda folder: run)
-    monkeypatch.setitem(GRID["main"].__globals__, "is_done", lambda run: True)
+    monkeypatch.setattr(PLAYS, "newest", lambda folder: run)
+    monkeypatch.setattr(PLAYS, "is_done", lambda run: True)
     file.write_text(told.replace("[systems.ef21]", "[systems.ef21]\nkept = 0.1"))
 
     def play(*systems: str, changes: tuple[str, ...] = ()) -> Any:
@@ -238,8 +240,8 @@ def test_a_play_of_a_system_that_was_searched_again_since_is_refused(
 
 def test_who_averages_now_and_then_is_played_at_longer_periods_as_well(tmp_path: Path) -> None:
     file = tmp_path / "few.toml"
-    file.write_text(GRID["find"]("own").read_text() + "\n[systems.local-sgd-50]\nof = 'local-sgd'\nlocal_steps = 150\n")
-    systems = GRID["longer"](file, ["baseline", "local-sgd", "local-sgd-50"])["systems"]
+    file.write_text(TUNED.find("own").read_text() + "\n[systems.local-sgd-50]\nof = 'local-sgd'\nlocal_steps = 150\n")
+    systems = TUNED.longer(file, ["baseline", "local-sgd", "local-sgd-50"])["systems"]
     assert list(systems) == [
         "baseline",
         "local-sgd",
@@ -262,12 +264,12 @@ def test_who_needs_no_wan_is_searched_on_a_fast_device_once_more(
 
     def called(*words: str, alone: bool = True) -> None:
         asked.append(words)
-        chosen = GRID["find"]("own").read_text()
+        chosen = TUNED.find("own").read_text()
         if 'compute.device="l40s"' in words:
             chosen = "[systems.hierarchical-local-sgd]\nlocal_steps = 200\nrate = 0.0067\n"
         Path(words[words.index("--to") + 1]).write_text(chosen)
 
-    monkeypatch.setitem(GRID["main"].__globals__, "called", called)
+    monkeypatch.setattr(TUNED, "called", called)
     plan = GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0",), (), 8, tmp_path)
     systems = tomllib.loads(Path(GRID["tuned"](plan, "own")).read_text())["systems"]
     assert [words[0] for words in asked] == ["tune", "tune"] and asked[1][asked[1].index("--trials") + 1] == "8"
@@ -286,10 +288,10 @@ def test_what_averages_seldom_is_searched_there_by_its_rate_alone(
     def called(*words: str, alone: bool = True) -> None:
         asked.append(words)
         found = 'systems.local-sgd-800 = { of = "local-sgd", local_steps = 800, rate = 0.01 }'
-        chosen = found if 'compute.device="l40s"' in words else GRID["find"]("own-gpt").read_text()
+        chosen = found if 'compute.device="l40s"' in words else TUNED.find("own-gpt").read_text()
         Path(words[words.index("--to") + 1]).write_text(chosen)
 
-    monkeypatch.setitem(GRID["main"].__globals__, "called", called)
+    monkeypatch.setattr(TUNED, "called", called)
     plan = GRID["Plan"](("lan",), ("m60",), ("own-gpt",), (), ("0",), (), 8, tmp_path)
     systems = tomllib.loads(Path(GRID["tuned"](plan, "own-gpt")).read_text())["systems"]
     words = asked[1]
@@ -327,8 +329,30 @@ def test_a_network_and_a_device_are_settings_of_the_experiment() -> None:
     from testbed.experiment.load import load
     from testbed.experiment.sweeps import value
 
-    for profile in GRID["PROFILES"]:
-        given = [part for part in GRID["cell"](profile, "l40s") if part != "--set"]
+    for profile in PLAYS.PROFILES:
+        given = [part for part in PLAYS.cell(profile, "l40s") if part != "--set"]
         changes = {key: value(text) for key, _, text in (setting.partition("=") for setting in given)}
         for workload in GRID["WORKLOADS"]:
             assert load(workload, changes)[0].experiment.topology.profile == profile
+
+
+def test_who_is_beaten_by_twice_where_it_waits_is_played_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    systems = pd.DataFrame(rows("l40s", "bgt", 2.0, 3.0, waiting=0.7) + rows("m60", "bgt", 9.0, 9.0, waiting=0.7))
+    ours = pd.DataFrame(rows("l40s", "concord", 1.0, 1.5) + rows("m60", "concord", 8.0, 8.0))
+    cells = MAP["compared"](pd.concat([ours, systems]))
+    asked: list[tuple[Any, ...]] = []
+
+    def play(plan: Any, folder: Path, file: str, chosen: list[str], *words: str) -> str:
+        asked.append((folder.name, *chosen, *words))
+        return "played"
+
+    scope = GRID["main"].__globals__
+    found = pd.DataFrame({"system": "bgt", "seed": [0, 1], "target_s": [2.1, 3.1]})
+    fakes = {"played": play, "of_played": lambda run, closing_s: found, "tuned": lambda plan, workload: "own"}
+    for name, fake in fakes.items():
+        monkeypatch.setitem(scope, name, fake)
+    plan = GRID["Plan"](("lan",), ("l40s",), ("own",), (), ("0", "1"), (), 8, tmp_path)
+    whole = GRID["wholes"](plan, "own", systems, cells)
+    assert [words[:2] for words in asked] == [("whole-bgt", "bgt")] and 'compute.device="l40s"' in asked[0]
+    assert whole["timed_s"].tolist() == [2.0, 3.0] and whole["target_s"].tolist() == [2.1, 3.1]
+    assert MAP["of_wholes"](whole) == "- own, lan, l40s: BGT, played 2.55 s, timed 2.45 s."

@@ -3,7 +3,7 @@
     python benchmarks/own_grid [--profiles lan,wanify-8] [--devices m60] [--workloads own] [--systems a,b]
                                   [--seeds 0,1,2] [--set KEY=VALUE] [--trials 8] [--records build/own] [--out DIR]
 
-Four stages, each of which goes on where it was stopped:
+Five stages, each of which goes on where it was stopped:
 
 1. Systems are tuned alike on the workload's file (`testbed tune`; `--trials 0` takes the file as it stands).
 2. Every system is played on the file's own network and device until the target is reached, which tells how many steps
@@ -20,12 +20,14 @@ Four stages, each of which goes on where it was stopped:
    the best there by these is played with as many regions, until who is the best was (`confirmed`).
 4. Ours and the best other of the file's own cell are played for as many steps each, for the final metric; and ours for
    as many as it makes in the other's time.
+5. Where ours is at least twice as soon as who waits for over half of its time, that one is played there, too.
 
 Two maps: when the model that a system reports is at the target, and when every worker holds one that is. Of ours that
 is the end of a run besides, played once in each cell with as many steps as the target took (`closing`); of what
 averages every so many steps its next averaging, or of Local SGD one right then; all others hold it at once.
 
-Writes systems.csv and finals.csv each time that a workload is done, and `own_map.py` makes of them what people read.
+Writes systems.csv, finals.csv and wholes.csv each time that a workload is done, and `own_map.py` makes of them what
+people read.
 """
 
 from __future__ import annotations
@@ -34,17 +36,16 @@ import argparse
 import os
 import subprocess
 import sys
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import pandas as pd
-import tomli_w
+from own_map import AIM, MOST
+from own_plays import PROFILES, Plan, at_most, cell, length, played, region_count
 from own_rows import (
     COLUMNS,
     OURS,
@@ -58,25 +59,14 @@ from own_rows import (
     of_played,
     steps_needed,
 )
+from own_tuned import is_seldom, together_of, tuned
 
 import testbed
-from testbed.experiment.load import find, load
-from testbed.files import write_whole
-from testbed.interpreter import testbed as command
-from testbed.record.info import DONE
+from testbed.experiment.load import load
 
 OVERLAPS = (OURS, "weightgrad", "deco")  # workers go on meanwhile: the steps to a target depend on the network
-PROFILES = {
-    "weightgrad-ec2": (("us-west-1", "us-east-1"), "us-east-2"),
-    "wanify-8": (("us-west-1", "ap-northeast-1"), "us-east-1"),
-    "skyplane-22": (("us-east-1", "eu-west-1", "ap-northeast-1", "ap-southeast-2"), "us-west-2"),
-    "residential": (("home-1", "home-2"), "home-3"),
-    "lan": (("us-west-1", "us-east-1"), "us-east-2"),
-}
 DEVICES = ("m60", "l40s", "h100")
 WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final metrics are compared
-LONGER = (100, 200)  # steps between two averagings
-SELDOM = {"local-sgd": (400, 800)}  # of these besides, with twice the file's steps
 # Searched when the others were played already, once more or for the first time: their plays have folders of their own.
 AGAIN = {
     "local-sgd": "-again",
@@ -85,173 +75,9 @@ AGAIN = {
     "muloco": "-by-long-run",
     "dgc": "-by-long-run",
 }
-# By workload, who is first on a fast device, where one average or none is all that a target takes, and searched there
-# once more, by another name: with periods up to 200 steps where that is in a region, and with 800 where it is on a WAN.
-FAST = {"own": "hierarchical-local-sgd", "own-gpt": "local-sgd-800"}
-THERE = "l40s"
 MORE = (1.5, 2, 3, 4, 6, 8)  # times the file's steps, for who has made these before anybody else is there
 PLAYING = Lock()  # of what several cells need
 MAP = Path(__file__).with_name("own_map.py")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is asked for; `records` is the folder of all runs."""
-
-    profiles: tuple[str, ...]
-    devices: tuple[str, ...]
-    workloads: tuple[str, ...]
-    systems: tuple[str, ...]
-    seeds: tuple[str, ...]
-    changes: tuple[str, ...]
-    trials: int
-    records: Path
-
-    @property
-    def changed(self) -> list[str]:
-        """Keys of the files that are changed, on the command line."""
-        return settings(*self.changes)
-
-
-def settings(*changes: str) -> list[str]:
-    """`KEY=VALUE`, each, on the command line."""
-    return [part for change in changes for part in ("--set", change)]
-
-
-def called(*arguments: str, alone: bool = True) -> None:
-    """Run `testbed`, on one thread where it is not `alone`; an error ends this script, too."""
-    environment = {} if alone else {"OMP_NUM_THREADS": "1"}
-    subprocess.run(command(*arguments), check=True, env=os.environ | environment)
-
-
-def played(
-    plan: Plan, folder: Path, experiment: str, systems: Iterable[str], *arguments: str, alone: bool = True
-) -> testbed.Run:
-    """The run in a folder, begun or gone on with where it is not done; one play at a time where it is not `alone`."""
-    quietly = ["--quiet", *([] if alone else ["--jobs", "1"])]
-    run = newest(folder / Path(experiment).stem)
-    if run is None:
-        chosen = ["--systems", ",".join(systems), "--out", str(folder)]
-        called("run", experiment, *chosen, *quietly, *plan.changed, *arguments, alone=alone)
-    else:
-        if old := [name for name in systems if is_of_before(plan, run, experiment, name)]:
-            raise SystemExit(f"{run.folder}: {', '.join(old)}: not with what {experiment} says now; delete the folder")
-        if is_done(run):
-            return run
-        called("run", "--resume", str(run.folder), *quietly, alone=alone)
-    run = newest(folder / Path(experiment).stem)
-    assert run is not None
-    return run
-
-
-def is_of_before(plan: Plan, run: testbed.Run, experiment: str, system: str) -> bool:
-    """Whether a system was searched again since: of the options that both know one differs."""
-    was = run.info.experiment["systems"][system]
-    now = load(experiment)[0].experiment.as_dict()["systems"][system]
-    asked = {change.partition("=")[0].strip() for change in plan.changes}
-    return any(was[key] != now[key] for key in was.keys() & now.keys() if f"systems.{system}.{key}" not in asked)
-
-
-def newest(folder: Path) -> testbed.Run | None:
-    """The latest run of an experiment, where there is one."""
-    kept = sorted(folder.glob("*/run.json"))
-    run = testbed.load(kept[-1].parent) if kept else None
-    assert run is None or isinstance(run, testbed.Run)
-    return run
-
-
-def is_done(run: testbed.Run) -> bool:
-    """Whether nothing is left to play."""
-    asked = run.info.experiment
-    statuses = [result.status for result in run.results]
-    return len(statuses) == len(asked["systems"]) * len(asked["run"]["seeds"]) and set(statuses) <= set(DONE)
-
-
-def tuned(plan: Plan, workload: str) -> str:
-    """The file of a workload with every system tuned, and those that average at longer periods as well."""
-    searched, to = plan.records / f"{workload}-tuned.toml", plan.records / f"{workload}.toml"
-    if plan.trials and not searched.is_file():
-        how = ["--out", str(plan.records / f"tune-{workload}"), "--seeds", "100", "--trials", str(plan.trials)]
-        names = list(plan.systems) or list(load(workload)[0].experiment.systems)
-        called("tune", workload, *plan.changed, "--systems", ",".join(names), *how, "--to", str(searched))
-    if not to.is_file():
-        to.parent.mkdir(parents=True, exist_ok=True)
-        data = longer(searched if plan.trials else find(workload), plan.systems)
-        write_whole(to, tomli_w.dumps(data))
-    name = FAST[workload]
-    data = tomllib.loads(to.read_text())
-    if plan.trials and name in data["systems"] and f"{name}-fast" not in data["systems"]:
-        data["systems"][f"{name}-fast"] = {"of": name, **searched_there(plan, workload, to)}
-        write_whole(to, tomli_w.dumps(data))
-    return str(to)
-
-
-def searched_there(plan: Plan, workload: str, file: Path) -> dict[str, Any]:
-    """What a search on a fast device finds for one of a file's systems; a period that was chosen for it stays."""
-    name, to = FAST[workload], plan.records / f"{workload}-fast.toml"
-    if not to.is_file():
-        where = settings(f'compute.device="{THERE}"')
-        if is_seldom(load(file)[0].experiment, name):
-            where += [*at_most(2 * load(file)[0].experiment.training.steps), "--fixed", "local_steps"]
-        how = ["--out", str(plan.records / f"tune-{workload}-fast"), "--seeds", "100", "--trials", str(plan.trials)]
-        called("tune", str(file), *plan.changed, *where, "--systems", name, *how, "--to", str(to))
-    found: dict[str, Any] = tomllib.loads(to.read_text())["systems"][name]
-    return found
-
-
-def is_seldom(experiment: Any, system: str) -> bool:
-    """Whether a system averages so seldom that it has twice the file's steps."""
-    return period_of(experiment, system) > max(LONGER)
-
-
-def longer(path: Path, chosen: Sequence[str]) -> dict[str, Any]:
-    """A file's tables with one more system for each of `LONGER` and each system that averages more often than that."""
-    data, known = tomllib.loads(path.read_text()), load(path)[0].experiment
-    systems: dict[str, Any] = {}
-    for name in chosen or known.systems:
-        options, period = data["systems"].get(name, {}), period_of(known, name)
-        systems[name] = options
-        for steps in (*LONGER, *SELDOM.get(name, ())) if period else ():
-            if steps > period:
-                systems[f"{name}-{steps}"] = {**options, "of": options.get("of", name), "local_steps": steps}
-    return {**data, "systems": systems}
-
-
-def period_of(experiment: Any, system: str) -> int:
-    """After how many steps a system averages again, if only in the regions; 0: it says nothing of the kind."""
-    return int(getattr(experiment.systems[system], "local_steps", 0))
-
-
-def together_of(experiment: Any, system: str) -> int:
-    """After how many steps all workers hold the same again; 0: it says nothing of the kind."""
-    return period_of(experiment, system) * int(getattr(experiment.systems[system], "rounds", 1))
-
-
-def region_count(profile: str) -> int:
-    """Regions with workers."""
-    return len(PROFILES[profile][0])
-
-
-def cell(profile: str, device: str) -> list[str]:
-    """A network and a device, on the command line."""
-    regions, server = PROFILES[profile]
-    listed = ", ".join(f'"{region}"' for region in regions)
-    return settings(
-        f'topology.profile="{profile}"',
-        f"topology.regions=[{listed}]",
-        f'topology.server_region="{server}"',
-        f'compute.device="{device}"',
-    )
-
-
-def at_most(steps: int) -> list[str]:
-    """So many steps, until the target is reached, on the command line."""
-    return settings(f"training.steps={steps}", f"run.checkpoint_steps={steps}")
-
-
-def length(steps: int) -> list[str]:
-    """So many steps, whether or not the target is reached, on the command line."""
-    return [*at_most(steps), *settings("run.stop_at_target=false")]
 
 
 @dataclass(frozen=True)
@@ -415,6 +241,26 @@ def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True).assign(workload=workload)
 
 
+def wholes(plan: Plan, workload: str, systems: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+    """The best others of the cells where ours is twice as soon as who waits, played there: `target_s` by `timed_s`."""
+    columns, rows = ["workload", "profile", "device", "system", "seed", "timed_s", "target_s"], []
+    said = cells.query("workload == @workload and map == 'target_s'")
+    said = said[(said["speedup"] >= AIM) & (said["waiting"] > MOST)]
+    if not len(said):
+        return pd.DataFrame(columns=columns)
+    experiment = tuned(plan, workload)
+    known = load(experiment)[0].experiment
+    for profile, device, name in said[["profile", "device", "best_other"]].itertuples(index=False):
+        more = at_most(2 * known.training.steps) if is_seldom(known, name) else []
+        folder = plan.records / workload / f"{profile}-{device}" / f"whole-{name}"
+        words = ["--seeds", ",".join(plan.seeds), *cell(profile, device), *more]
+        found = of_played(played(plan, folder, experiment, [name], *words), 0.0)
+        timed = systems.query("workload == @workload and profile == @profile and device == @device and system == @name")
+        both = found.merge(timed[["seed", "target_s"]].rename(columns={"target_s": "timed_s"}), on="seed")
+        rows.append(both.assign(workload=workload, profile=profile, device=device))
+    return pd.concat(rows)[columns]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 
@@ -433,12 +279,13 @@ def main() -> None:
     options = vars(parser.parse_args())
     out: Path = options.pop("out")
     plan = Plan(**{**options, "changes": tuple(options["changes"])})
-    systems, ends = pd.DataFrame(), pd.DataFrame()
+    systems, ends, confirmed = pd.DataFrame(), pd.DataFrame(), pd.DataFrame()
     for workload in plan.workloads:  # what is known after each is written: the next takes hours
         systems = pd.concat([systems, *measured(plan, workload)], ignore_index=True)
         cells = mapped(out, systems=systems)
         ends = pd.concat([ends, finals(plan, workload, cells)], ignore_index=True)
-        mapped(out, finals=ends)
+        confirmed = pd.concat([confirmed, wholes(plan, workload, systems, cells)], ignore_index=True)
+        mapped(out, finals=ends, wholes=confirmed)
 
 
 def mapped(out: Path, **tables: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,81 @@
+"""A workload's file with every system tuned, and at longer periods as well."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from own_plays import Plan, at_most, called, settings
+
+from testbed.experiment.load import find, load
+from testbed.files import write_whole
+
+LONGER = (100, 200)  # steps between two averagings
+SELDOM = {"local-sgd": (400, 800)}  # of these besides, with twice the file's steps
+# By workload, who is first on a fast device, where one average or none is all that a target takes, and searched there
+# once more, by another name: with periods up to 200 steps where that is in a region, and with 800 where it is on a WAN.
+FAST = {"own": "hierarchical-local-sgd", "own-gpt": "local-sgd-800"}
+THERE = "l40s"
+
+
+def tuned(plan: Plan, workload: str) -> str:
+    """The file of a workload with every system tuned, and those that average at longer periods as well."""
+    searched, to = plan.records / f"{workload}-tuned.toml", plan.records / f"{workload}.toml"
+    if plan.trials and not searched.is_file():
+        how = ["--out", str(plan.records / f"tune-{workload}"), "--seeds", "100", "--trials", str(plan.trials)]
+        names = list(plan.systems) or list(load(workload)[0].experiment.systems)
+        called("tune", workload, *plan.changed, "--systems", ",".join(names), *how, "--to", str(searched))
+    if not to.is_file():
+        to.parent.mkdir(parents=True, exist_ok=True)
+        data = longer(searched if plan.trials else find(workload), plan.systems)
+        write_whole(to, tomli_w.dumps(data))
+    name = FAST[workload]
+    data = tomllib.loads(to.read_text())
+    if plan.trials and name in data["systems"] and f"{name}-fast" not in data["systems"]:
+        data["systems"][f"{name}-fast"] = {"of": name, **searched_there(plan, workload, to)}
+        write_whole(to, tomli_w.dumps(data))
+    return str(to)
+
+
+def searched_there(plan: Plan, workload: str, file: Path) -> dict[str, Any]:
+    """What a search on a fast device finds for one of a file's systems; a period that was chosen for it stays."""
+    name, to = FAST[workload], plan.records / f"{workload}-fast.toml"
+    if not to.is_file():
+        where = settings(f'compute.device="{THERE}"')
+        if is_seldom(load(file)[0].experiment, name):
+            where += [*at_most(2 * load(file)[0].experiment.training.steps), "--fixed", "local_steps"]
+        how = ["--out", str(plan.records / f"tune-{workload}-fast"), "--seeds", "100", "--trials", str(plan.trials)]
+        called("tune", str(file), *plan.changed, *where, "--systems", name, *how, "--to", str(to))
+    found: dict[str, Any] = tomllib.loads(to.read_text())["systems"][name]
+    return found
+
+
+def is_seldom(experiment: Any, system: str) -> bool:
+    """Whether a system averages so seldom that it has twice the file's steps."""
+    return period_of(experiment, system) > max(LONGER)
+
+
+def longer(path: Path, chosen: Sequence[str]) -> dict[str, Any]:
+    """A file's tables with one more system for each of `LONGER` and each system that averages more often than that."""
+    data, known = tomllib.loads(path.read_text()), load(path)[0].experiment
+    systems: dict[str, Any] = {}
+    for name in chosen or known.systems:
+        options, period = data["systems"].get(name, {}), period_of(known, name)
+        systems[name] = options
+        for steps in (*LONGER, *SELDOM.get(name, ())) if period else ():
+            if steps > period:
+                systems[f"{name}-{steps}"] = {**options, "of": options.get("of", name), "local_steps": steps}
+    return {**data, "systems": systems}
+
+
+def period_of(experiment: Any, system: str) -> int:
+    """After how many steps a system averages again, if only in the regions; 0: it says nothing of the kind."""
+    return int(getattr(experiment.systems[system], "local_steps", 0))
+
+
+def together_of(experiment: Any, system: str) -> int:
+    """After how many steps all workers hold the same again; 0: it says nothing of the kind."""
+    return period_of(experiment, system) * int(getattr(experiment.systems[system], "rounds", 1))
