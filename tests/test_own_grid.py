@@ -356,3 +356,25 @@ def test_who_is_beaten_by_twice_where_it_waits_is_played_there(tmp_path: Path, m
     assert [words[:2] for words in asked] == [("whole-bgt", "bgt")] and 'compute.device="l40s"' in asked[0]
     assert whole["timed_s"].tolist() == [2.0, 3.0] and whole["target_s"].tolist() == [2.1, 3.1]
     assert MAP["of_wholes"](whole) == "- own, lan, l40s: BGT, played 2.55 s, timed 2.45 s."
+
+
+def test_an_end_is_over_when_the_last_worker_says_so(tmp_path: Path) -> None:
+    events = [
+        {"kind": "boundary", "peer": "a/w0", "sent_s": 0.1},  # when the segment began
+        {"kind": "mean", "peer": "gs", "sent_s": 0.4},
+        {"kind": "boundary", "peer": "a/w0", "sent_s": 0.5},
+        {"kind": "boundary", "peer": "b/w1", "sent_s": 0.6},
+        {"kind": "boundary", "peer": "b/lps", "sent_s": 0.7},
+        {"kind": None, "peer": None, "sent_s": None},
+    ]
+    result = SimpleNamespace(events=pd.DataFrame(events), steps=pd.DataFrame({"time_s": [0.2, 0.35]}))
+    run = SimpleNamespace(folder=tmp_path, results=[result])
+    assert ROWS["closing"](run) == pytest.approx(0.25)
+    assert ROWS["closing"](SimpleNamespace(folder=tmp_path)) == pytest.approx(0.25), "it is kept where events are not"
+    with pytest.raises(SystemExit, match="delete the folder"):
+        ROWS["closing"](SimpleNamespace(folder=tmp_path / "other", results=[replace_events(result, events[:0])]))
+
+
+def replace_events(result: Any, events: list[Any]) -> Any:
+    columns = ["kind", "peer", "sent_s"]
+    return SimpleNamespace(events=pd.DataFrame(events, columns=columns).astype({"peer": "string"}), steps=result.steps)
