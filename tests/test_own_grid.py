@@ -358,13 +358,13 @@ def test_who_is_beaten_by_twice_where_it_waits_is_played_there(tmp_path: Path, m
     assert MAP["of_wholes"](whole) == "- own, lan, l40s: BGT, played 2.55 s, timed 2.45 s."
 
 
-def test_an_end_is_over_when_the_last_worker_says_so(tmp_path: Path) -> None:
+def test_an_end_is_over_when_the_last_region_says_so(tmp_path: Path) -> None:
     events = [
-        {"kind": "boundary", "peer": "a/w0", "sent_s": 0.1},  # when the segment began
-        {"kind": "mean", "peer": "gs", "sent_s": 0.4},
-        {"kind": "boundary", "peer": "a/w0", "sent_s": 0.5},
-        {"kind": "boundary", "peer": "b/w1", "sent_s": 0.6},
-        {"kind": "boundary", "peer": "b/lps", "sent_s": 0.7},
+        {"kind": "boundary", "peer": "a/lps", "sent_s": 0.1},  # when the segment began
+        {"kind": "mean", "peer": "c/gs", "sent_s": 0.4},
+        {"kind": "boundary", "peer": "a/lps", "sent_s": 0.5},
+        {"kind": "boundary", "peer": "b/lps", "sent_s": 0.6},
+        {"kind": "boundary", "peer": "c/gs", "sent_s": 0.7},
         {"kind": None, "peer": None, "sent_s": None},
     ]
     result = SimpleNamespace(events=pd.DataFrame(events), steps=pd.DataFrame({"time_s": [0.2, 0.35]}))

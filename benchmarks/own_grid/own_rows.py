@@ -93,18 +93,18 @@ def _rows(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def closing(run: testbed.Run) -> float:
-    """What it takes from the last step until every worker holds the average, and says so.
+    """What it takes from the last step until every worker holds the average, and its server has heard that it does.
 
-    What they say goes up the tree and back before the run ends, which is the run's own affair and not in it. Events are
-    not kept; what they said is, beside the run.
+    Servers tell the one above, and it answers, before the run ends: that is the run's own affair and not in it. Events
+    are not kept; what they said is, beside the run.
     """
     kept = run.folder / "closing.json"
     if not kept.is_file():
         [result] = run.results
         events = result.events
-        said = events[(events["kind"] == "boundary") & events["peer"].str.contains("/w", na=False)]
+        said = events[(events["kind"] == "boundary") & events["peer"].str.endswith("/lps", na=False)]
         if not len(said):
-            raise SystemExit(f"{run.folder}: does not tell when its workers were done; delete the folder")
+            raise SystemExit(f"{run.folder}: does not tell when its regions were done; delete the folder")
         closing_s = said["sent_s"].max() - result.steps["time_s"].max()
         write_whole(kept, json.dumps({"closing_s": closing_s}))
     return float(json.loads(kept.read_text())["closing_s"])
