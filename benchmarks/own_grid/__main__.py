@@ -45,7 +45,7 @@ from threading import Lock
 
 import pandas as pd
 from own_map import AIM, MOST
-from own_plays import PROFILES, Plan, at_most, cell, length, played, region_count
+from own_plays import PROFILES, Plan, at_most, cell, length, played, region_count, settings
 from own_rows import (
     COLUMNS,
     OURS,
@@ -208,7 +208,9 @@ class Cell:
     def _end_s(self, run: testbed.Run) -> float:
         """What ours takes from its last step until every worker holds the average."""
         seed = self.plan.seeds[0]
-        return closing(self._play("end", [OURS], "--seeds", seed, *length(needed_by(run, seed))))
+        steps = needed_by(run, seed)
+        all_messages = settings(f"run.timeline_steps={min(steps, 1000)}")  # those of the end are what is looked at
+        return closing(self._play("end", [OURS], "--seeds", seed, *length(steps), *all_messages))
 
     def _play(self, folder: str, systems: Sequence[str], *arguments: str) -> testbed.Run:
         here = self.plan.records / self.workload / f"{self.profile}-{self.device}"
