@@ -16,6 +16,7 @@ import argparse
 from collections.abc import Callable
 from math import exp, nan
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from testbed.report.pictures.style import COLUMN, INK, Sheet, drawing, save
 
 OURS = "concord"
 MOST, AIM = 0.5, 2.0  # part of its time that the other spends on communication, where we aim at so many times as fast
+WIDE = 16  # characters that a cell has room for
 KEYS = ["workload", "profile", "device"]
 MAPS = {"target_s": "reported", "held_s": "held by every worker"}  # systems.csv's columns
 FIGURES = ["waiting", "other_s", "alone_s", "ours_s", "speedup", "low", "high"]
@@ -166,8 +168,8 @@ def _map(axes: Axes, here: pd.DataFrame, norm: TwoSlopeNorm) -> None:
     axes.grid(visible=False)
     for row in here.itertuples():
         x, y = devices.index(row.device), profiles.index(row.profile)
-        said = _or_none(row.speedup, lambda value: f"{value:.2g}×")
-        other = label(row.best_other) if row.best_other else "nobody"
+        said = _or_none(row.speedup, lambda value: f"{value:.2f}×")
+        other = fill(label(row.best_other), WIDE) if row.best_other else "nobody"
         back = axes.text(x, y, f"{said}\n{other}", ha="center", va="center", fontsize=6, color=INK.text)
         back.set_bbox({"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 1})
         if row.waiting > MOST:
