@@ -239,7 +239,8 @@ def test_a_signal_ends_a_run_with_a_partial_summary(long_run: Any, number: signa
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert f"go on with --resume {folder}" in stderr.splitlines()[-1]
+    typed = folder.relative_to(folder.parents[2])  # in the folder that it was started in
+    assert f"go on with --resume {typed}" in stderr.splitlines()[-1]
     assert "Traceback" not in stderr
     assert "summary.md" in stdout
     summary = pd.read_csv(folder / "summary.csv")
