@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, what they are checked by, folders that nobody else has."""
+"""Files that are either whole or not there, what they are checked by, folders nobody else has, paths as typed."""
 
 from __future__ import annotations
 

@@ -125,9 +125,8 @@ class Base:
 
         others = [name for name in known.systems if name not in OVERLAPS]
         for kind in ("", "-seldom", *dict.fromkeys(AGAIN.values()), "-fast"):
-            chosen = {name: together_of(known, name) for name in others if kind_of(name) == kind}
-            more = at_most(2 * steps) if any(is_seldom(known, name) for name in chosen) else []
-            if chosen:
+            if chosen := {name: together_of(known, name) for name in others if kind_of(name) == kind}:
+                more = at_most(2 * steps) if any(is_seldom(known, name) for name in chosen) else []
                 kinds[kind] = others_in(plan, folder / f"base{kind}", experiment, chosen, more)
         overlapping = [name for name in known.systems if name in OVERLAPS]
         return cls(experiment, kinds, overlapping, steps, len(known.topology.regions), known.compute.device)

@@ -44,9 +44,9 @@ def searched_there(plan: Plan, workload: str, file: Path) -> dict[str, Any]:
     """What a search on a fast device finds for one of a file's systems; a period that was chosen for it stays."""
     name, to = FAST[workload], plan.records / f"{workload}-fast.toml"
     if not to.is_file():
-        where = settings(f'compute.device="{THERE}"')
-        if is_seldom(load(file)[0].experiment, name):
-            where += [*at_most(2 * load(file)[0].experiment.training.steps), "--fixed", "local_steps"]
+        where, known = settings(f'compute.device="{THERE}"'), load(file)[0].experiment
+        if is_seldom(known, name):
+            where += [*at_most(2 * known.training.steps), "--fixed", "local_steps"]
         how = ["--out", str(plan.records / f"tune-{workload}-fast"), "--seeds", "100", "--trials", str(plan.trials)]
         called("tune", str(file), *plan.changed, *where, "--systems", name, *how, "--to", str(to))
     found: dict[str, Any] = tomllib.loads(to.read_text())["systems"][name]

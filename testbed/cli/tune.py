@@ -27,7 +27,7 @@ def add(commands: Commands) -> None:
     add_experiment(tune)
     tune.add_argument("--trials", type=count, default=8, metavar="N", help="of each system (8)")
     tune.add_argument("--seeds", type=numbers, default=(100,), metavar="100", help="of trials; not the file's (100)")
-    tune.add_argument("--fixed", type=names, default=(), metavar="KNOB,...", help="of systems, not searched")
+    tune.add_argument("--fixed", type=names, default=(), metavar="KNOB,...", help="systems' own that stay as they are")
     tune.add_argument("--jobs", type=count, metavar="N", help="systems at once (default: one a core)")
     add_cluster(tune)
     tune.add_argument("--out", type=Path, metavar="DIR", help="where trials are kept (results/tune/<experiment>)")
