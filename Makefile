@@ -27,10 +27,10 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
           $(if $(FAULT),--fault "$(FAULT)") $(if $(TRACE),--trace "$(TRACE)")
 
-.PHONY: gpu reference-gpu-counts reference-own reference-own-ablations reference-own-emulated reference-late-answers reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-isgq-forms reference-papers reference-codecs reference-paper-scale docs wheel clean
+.PHONY: gpu reference-gpu-counts reference-own reference-own-ablations reference-own-ablations-iid reference-own-ablations-dirichlet reference-own-ablations-h100 reference-own-emulated reference-late-answers reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-isgq-forms reference-papers reference-codecs reference-paper-scale docs wheel clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "variables: $(VARIABLES) (and $(OTHERS))"
 	@echo 'example:   make experiment TARGET=cifarnet SYSTEMS="baseline weightgrad" STEPS=50 OUT=/tmp/results'
 
@@ -136,7 +136,10 @@ reference-reports: setup-dev  ## the reports of `make reference` and `reference-
 	$(call keep,build/reference/replay/cifarnet,cifarnet-outage)
 	$(call keep,build/reference/virtual/cifarnet,cifarnet-virtual)
 	$(if $(wildcard build/reference-gpt/gpt),$(call keep,build/reference-gpt/gpt,gpt))
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
+
+# Pages quote what is kept, word by word.
+REWRITTEN := $(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
 
 # $(call begin,EXPERIMENT,FOLDER[,OPTIONS]): run it into the folder, or go on with the run that is there.
 begin = if test -d $(2)/$(basename $(notdir $(1))); then $(TESTBED) run --resume $(2)/$(basename $(notdir $(1)))/*/ --quiet; \
@@ -151,7 +154,7 @@ reference-systems: setup-dev  ## every system, 200 steps, 3 seeds, into results/
 	$(call keep,build/reference-systems/systems,systems)
 	$(TESTBED) bytes build/reference-systems/systems/* > results/reference/systems/bytes.md
 	$(TESTBED) bytes build/reference-entropy/systems/* > results/reference/systems/bytes-entropy.md
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 reference-faults: setup-dev  ## five systems under eight faults, into results/reference/faults: hours; goes on where it was stopped
 	$(call begin,faults,build/reference-faults)
@@ -192,11 +195,19 @@ define ablated
 	$(TESTBED) compare build/reference-own-ablations$(1)/own-ablations/*/ --over concord --markdown results/reference/own-ablations$(1)/over.md >/dev/null
 endef
 
-reference-own-ablations: setup-dev  ## our own system with one part changed at a time, into results/reference/own-ablations*: three hours; goes on where it was stopped
+reference-own-ablations: $(addprefix reference-own-ablations-,iid dirichlet h100)  ## our own system with one part changed at a time, into results/reference/own-ablations*: three hours; goes on where it was stopped
+
+reference-own-ablations-iid: setup-dev
 	$(call ablated)
+	$(REWRITTEN)
+
+reference-own-ablations-dirichlet: setup-dev
 	$(call ablated,-dirichlet,--scale dirichlet --systems $(SKEWED))
+	$(REWRITTEN)
+
+reference-own-ablations-h100: setup-dev  ## of these, the ones on a device so fast that rounds are tens of steps long: an hour
 	$(call ablated,-h100,--scale h100)
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 # $(call paired,FOLDER,OPTIONS): our own system and the best other, on one fabric.
 OWN_PAIR := build/reference-own-emulated
@@ -214,7 +225,7 @@ reference-own-emulated: setup-dev  ## our own system and the best other on both 
 	$(call paired,simulated-outage,--fabric virtual $(OWN_OUTAGE))
 	$(call paired,emulated,--fabric mininet --set compute.dilation=40)
 	$(call paired,emulated-outage,--fabric mininet --set compute.dilation=40 $(OWN_OUTAGE))
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 reference-late-answers: setup-dev  ## when copies whose averages arrive late come together, into results/reference/late-answers: seconds
 	$(BIN)/python -P benchmarks/late_answers.py --out results/reference/late-answers
@@ -227,7 +238,7 @@ reference-tuned: reference-tuning  ## all systems with what was found, into resu
 	$(call begin,systems-tuned,build/reference-tuned)
 	$(TESTBED) plot build/reference-tuned/systems-tuned/* --kind ranking --format png --out build/reference-tuned/systems-tuned/*
 	$(call keep,build/reference-tuned/systems-tuned,systems-tuned)
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 # Its records are kept, too, but for models, checkpoints and single events: plays that are done are not played again on
 # another machine.
@@ -249,7 +260,7 @@ reference-gpt-diloco: setup-dev  ## what trains language models, on two networks
 	    mkdir -p $$kept; cp $$point/run.json $$point/summary.csv $$point/summary.md $$kept/; \
 	    $(TESTBED) plot $$point --kind metric --format png --out $$kept; \
 	done
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 reference-sensitivity: setup-dev  ## the map of speedups over network, device and batch, into results/reference/sensitivity: minutes
 	$(TESTBED) sensitivity systems --systems baseline,fp16,terngrad,dgc,gaia,weightgrad,diloco \
@@ -262,14 +273,14 @@ reference-sensitivity: setup-dev  ## the map of speedups over network, device an
 
 reference-validation: setup-dev  ## predictions beside what others measured, into results/reference/validation: seconds
 	$(BIN)/python benchmarks/validation.py --out results/reference/validation
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 reference-endurance: setup-dev  ## 20,000 steps: memory, open files, records, report, into results/reference/endurance
 	$(BIN)/python -P benchmarks/endurance.py --out results/reference/endurance
 
 reference-startup: setup-dev  ## what an emulated run takes beside its training, into results/reference/startup; seven minutes of an idle machine
 	$(BIN)/python -P benchmarks/startup.py --label "$(or $(LABEL),now)"
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 reference-cluster: setup-dev  ## what a Ray cluster takes beside 24 plays, into results/reference/cluster; ten minutes of an idle machine
 	$(BIN)/python -P benchmarks/cluster.py --out results/reference/cluster
@@ -279,27 +290,27 @@ reference-scale: setup-dev  ## what a message costs to simulate, from 2 workers 
 
 reference-terngrad-scaling: setup-dev  ## TernGrad's figure 5, 4 to 512 GPUs, into results/reference/terngrad-scaling: a minute
 	$(BIN)/python benchmarks/terngrad_scaling.py --out results/reference/terngrad-scaling
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 reference-terngrad-histograms: setup-dev  ## TernGrad's figure 2, gradients before and after coding, into results/reference/terngrad-histograms: three minutes
 	$(BIN)/python -P benchmarks/terngrad_histograms.py --out results/reference/terngrad-histograms
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 reference-isgq-figures: setup-dev  ## ISGQ's figures 1 to 4, into results/reference/isgq-figures: some ten minutes of an idle machine; goes on where it was stopped
 	$(BIN)/python -P benchmarks/isgq_figures.py --out results/reference/isgq-figures
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 reference-isgq-forms: setup-dev  ## every form of ISGQ at one bit and two, on CifarNet and FC, into results/reference/isgq-forms-*: half an hour; goes on where it was stopped
 	$(call begin,isgq-forms,build/reference-isgq-forms)
 	$(call keep,build/reference-isgq-forms/isgq-forms,isgq-forms-cifarnet)
 	$(call begin,isgq-forms,build/reference-isgq-forms/fc,--scale fc)
 	$(call keep,build/reference-isgq-forms/fc/isgq-forms,isgq-forms-fc)
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 # Its figures 3, 5 and 7 are drawn from what `make reference-papers PAPERS=threshold-nin` kept.
 reference-threshold-figures: setup-dev  ## thresholded gradients' figures 3 to 8, into results/reference/threshold-figures: five minutes; goes on where it was stopped
 	$(BIN)/python -P benchmarks/threshold_figures.py --out results/reference/threshold-figures
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 PAPERS      := threshold-nin lenet-terngrad lenet-terngrad-vanilla cifarnet-terngrad mqgrad-12 mqgrad-18 isgq vggnet alexnet alexnet-imagenet
 PAPER_SEEDS := 0,1,2
@@ -315,12 +326,12 @@ reference-papers: setup-dev  ## the papers' other experiments at their default s
 	    mkdir -p results/reference/papers/$$target; \
 	    (cd $$out/$$file/*/ && cp summary.* *.png $(CURDIR)/results/reference/papers/$$target/); \
 	done
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 reference-gpu-counts: setup-dev  ## what a step asks of a GPU, by system, into results/reference/gpu: ten minutes, no GPU; goes on where it was stopped
 	$(BIN)/python -P benchmarks/gpu_counts.py --out build/reference/gpu
 	mkdir -p results/reference/gpu && mv build/reference/gpu/counts.* results/reference/gpu
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 reference-paper-scale: setup-dev  ## keep what `make gpu` has played of the paper's 50,000 steps, from results/gpu into results/reference/paper-scale
 	$(call keep,results/gpu,paper-scale)
@@ -328,12 +339,12 @@ reference-paper-scale: setup-dev  ## keep what `make gpu` has played of the pape
 	    $(TESTBED) compare results/gpu/*/ --accuracy 0.$$percent --over gaia --over terngrad \
 	        --markdown results/reference/paper-scale/accuracy-$$percent.md >/dev/null || exit 1; \
 	done
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 reference-codecs: setup-dev  ## every codec's speed against a copy, into results/reference/codecs; on an idle machine
 	mkdir -p results/reference/codecs
 	cd results/reference/codecs && $(CURDIR)/$(TESTBED) bench codecs --sizes 1M,10M,60M --json codecs.json --plot codecs.png > codecs.md
-	$(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-golden
+	$(REWRITTEN)
 
 # Without what an earlier build left: setuptools would put that in, too.
 wheel: setup-dev  ## build the wheel in build/dist, to install anywhere: experiments, profiles and traces are in it
