@@ -131,8 +131,8 @@ def test_who_averages_seldom_has_twice_the_steps(tmp_path: Path, monkeypatch: py
     both = pd.MultiIndex.from_product([["local-sgd", "diloco"], [0, 1]], names=["system", "seed"])
     monkeypatch.setitem(scope, "steps_needed", lambda run: pd.DataFrame({"steps": 9.0}, index=both))
     base = GRID["Base"].of(GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path), "own")
-    assert list(asked) == ["base", "base-seldom", "base-again", "base-by-long-run"]
-    assert base.overlapping == ["concord", "weightgrad"]
+    assert list(asked) == ["base", "base-seldom", "base-again", "base-by-long-run", "base-late"]
+    assert base.overlapping == ["concord", "weightgrad", "deco"]
     again = set(asked["base-again"][0])
     assert again == {"local-sgd", "hierarchical-local-sgd"}
     assert base.kinds["-again"].periods["hierarchical-local-sgd"] == 200  # ten rounds of twenty steps
@@ -182,6 +182,40 @@ def test_the_best_other_is_played_with_as_many_regions_as_a_cell_has(
     assert names == played
     assert GRID["ahead"](pd.concat([overlapping, found]), "held_s").min() == pytest.approx(best_s)
     assert sorted(found["system"]) == sorted(with_two)
+
+
+@pytest.mark.parametrize(
+    ("others_s", "first_s", "asked"),
+    [
+        ((3.0, 5.0), None, [("deco-first", "0", "run.stop_after_s=5")]),
+        ((3.0, 5.0), 2.0, [("deco-first", "0", "run.stop_after_s=5"), ("deco", "0,1", "run.stop_after_s=5")]),
+        ((None, None), 2.0, [("deco-first", "0", ""), ("deco", "0,1", "")]),  # nobody else arrives
+    ],
+)
+def test_who_is_late_is_played_no_longer_than_the_best_takes_and_again_where_it_is_there(
+    others_s: tuple[float | None, float | None],
+    first_s: float | None,
+    asked: list[tuple[str, str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who misses with one seed is not the best. Held by every worker the best's model is later than reported."""
+    plays: list[tuple[str, str, str]] = []
+
+    def play(plan: Any, folder: Path, file: str, systems: Sequence[str], *words: str, alone: bool) -> Any:
+        assert systems == ["deco"]
+        limit = next((word for word in words if word.startswith("run.stop")), "")
+        plays.append((folder.name, words[words.index("--seeds") + 1], limit))
+        return SimpleNamespace(summary=pd.DataFrame({"time_to_target_s": [first_s]}), folder=folder)
+
+    monkeypatch.setitem(GRID["main"].__globals__, "played", play)
+    monkeypatch.setitem(GRID["main"].__globals__, "of_played", lambda run, closing_s: run.summary)
+    target_s, held_s = others_s
+    known = pd.DataFrame({"system": "bgt", "seed": [0, 1], "target_s": target_s, "held_s": held_s})
+    base = GRID["Base"]("own.toml", {}, ["concord", "weightgrad", "deco"], 400, 2, "m60")
+    plan = GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path)
+    assert len(GRID["Cell"](plan, "own", base, "lan", "m60")._late(known)) == 1
+    assert plays == asked
 
 
 @pytest.mark.parametrize(

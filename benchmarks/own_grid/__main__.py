@@ -13,11 +13,12 @@ Five stages, each of which goes on where it was stopped:
    steps.
 3. In every cell all others are timed (`--timing-only`, with the sizes that stage 2 recorded): their time to the target
    is when the steps of stage 2 are done here. Of those that go by the network (`OVERLAPS`) the steps depend on it, and
-   they are played in every cell. Where such a one has made the file's steps before any other system is at the target,
-   and is not there itself, it is played with half as many more, and so on (`MORE`): who waits for nobody has steps to
-   spare, and the schedule of its rate is told so. On a network of more regions the steps of stage 2 are the fewest
-   there may be: the more parts a batch is in, the more do those need whose workers train each by itself. Whoever is
-   the best there by these is played with as many regions, until who is the best was (`confirmed`).
+   they are played in every cell; `LATE` ones until the best other is there, and with more than one seed if the first is
+   by then. Where one of the rest has made the file's steps before any other system is at the target, and is not there
+   itself, it is played with half as many more, and so on (`MORE`): who waits for nobody has steps to spare, and the
+   schedule of its rate is told so. On a network of more regions the steps of stage 2 are the fewest there may be: the
+   more parts a batch is in, the more do those need whose workers train each by itself. Whoever is the best there by
+   these is played with as many regions, until who is the best was (`confirmed`).
 4. Ours and the best other of the file's own cell are played for as many steps each, for the final metric; and ours for
    as many as it makes in the other's time.
 5. Where ours is at least twice as soon as who waits for over half of its time, that one is played there, too.
@@ -65,6 +66,7 @@ import testbed
 from testbed.experiment.load import load
 
 OVERLAPS = (OURS, "weightgrad", "deco")  # workers go on meanwhile: the steps to a target depend on the network
+LATE = ("deco",)  # of these, what is far behind the best other on the file's own network: nobody waits for its end
 DEVICES = ("m60", "l40s", "h100")
 WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final metrics are compared
 # Searched when the others were played already, once more or for the first time: their plays have folders of their own.
@@ -74,6 +76,7 @@ AGAIN = {
     "ef21": "-by-long-run",
     "muloco": "-by-long-run",
     "dgc": "-by-long-run",
+    "demo": "-late",
 }
 MORE = (1.5, 2, 3, 4, 6, 8)  # times the file's steps, for who has made these before anybody else is there
 PLAYING = Lock()  # of what several cells need
@@ -166,7 +169,7 @@ class Cell:
     def measured(self) -> pd.DataFrame:
         """Ours played, and the others timed."""
         all_ = ["--seeds", ",".join(self.plan.seeds)]
-        whole = {name: self._play(name, [name], *all_) for name in self.base.overlapping}
+        whole = {name: self._play(name, [name], *all_) for name in self.base.overlapping if name not in LATE}
         others = pd.concat([self._timed(f"timed{kind}", known) for kind, known in self.base.kinds.items()])
         if region_count(self.profile) != self.base.regions:
             others = self._confirmed(others, [of_played(run, 0.0) for name, run in whole.items() if name != OURS])
@@ -177,7 +180,23 @@ class Cell:
                     break
                 whole[name] = self._play(f"{name}-{steps}-steps", [name], *all_, *at_most(steps))
         rows = [of_played(run, self._end_s(run) if name == OURS else 0.0) for name, run in whole.items()]
-        return pd.concat([*rows, others], ignore_index=True)
+        known = pd.concat([*rows, others], ignore_index=True)
+        return pd.concat([known, *self._late(known.query("system != @OURS"))], ignore_index=True)
+
+    def _late(self, known: pd.DataFrame) -> list[pd.DataFrame]:
+        """`LATE` ones, until the best that is known is at the target and held: later than that is not the best."""
+        names = [name for name in self.base.overlapping if name in LATE]
+        if not names:
+            return []
+        firsts = [ahead(known, column).min() for column in ("target_s", "held_s")]
+        until = [] if pd.isna(firsts).any() else settings(f"run.stop_after_s={max(firsts):.4g}")
+        rows = []
+        for name in names:
+            run = self._play(f"{name}-first", [name], "--seeds", self.plan.seeds[0], *until)
+            if is_there(run):
+                run = self._play(name, [name], "--seeds", ",".join(self.plan.seeds), *until)
+            rows.append(of_played(run, 0.0))
+        return rows
 
     def _confirmed(self, others: pd.DataFrame, overlapping: Sequence[pd.DataFrame]) -> pd.DataFrame:
         """Where a network has more regions than the file's: with the steps that the best need there."""
