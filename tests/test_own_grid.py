@@ -131,7 +131,11 @@ def test_who_averages_seldom_has_twice_the_steps(tmp_path: Path, monkeypatch: py
     both = pd.MultiIndex.from_product([["local-sgd", "diloco"], [0, 1]], names=["system", "seed"])
     monkeypatch.setitem(scope, "steps_needed", lambda run: pd.DataFrame({"steps": 9.0}, index=both))
     base = GRID["Base"].of(GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path), "own")
-    assert list(asked) == ["base", "base-seldom", "base-again", "base-by-long-run", "base-late"]
+    kinds = ["", "-again", "-by-long-run", "-flat", "-late", "-seldom", "-workers"]
+    assert list(asked) == [f"base{kind}" for kind in kinds]
+    flat = [kind for kind in kinds if 'topology.kind="flat"' in asked[f"base{kind}"]]
+    assert flat == ["-flat"] and asked["base-flat"][0] == ["muloco-flat"]
+    assert asked["base-workers"][0] == ["streaming-diloco-workers", "local-sgd-4-bits"]
     assert base.overlapping == ["concord", "weightgrad", "deco"]
     again = set(asked["base-again"][0])
     assert again == {"local-sgd", "hierarchical-local-sgd"}
@@ -306,12 +310,15 @@ def test_who_needs_no_wan_is_searched_on_a_fast_device_once_more(
     monkeypatch.setattr(TUNED, "called", called)
     plan = GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0",), (), 8, tmp_path)
     systems = tomllib.loads(Path(GRID["tuned"](plan, "own")).read_text())["systems"]
-    assert [words[0] for words in asked] == ["tune", "tune"] and asked[1][asked[1].index("--trials") + 1] == "8"
+    names = [words[words.index("--systems") + 1] for words in asked]
+    assert "muloco" in names[0].split(",") and names[1:] == ["muloco-flat", "hierarchical-local-sgd"]
+    assert [words[0] for words in asked] == ["tune"] * 3 and asked[2][asked[2].index("--trials") + 1] == "8"
+    assert 'topology.kind="flat"' in asked[1] and not {'topology.kind="flat"'} & {*asked[0], *asked[2]}
     fast = {"of": "hierarchical-local-sgd", "local_steps": 200, "rate": 0.0067}
     assert systems["hierarchical-local-sgd-fast"] == fast
     assert MAP["label"]("hierarchical-local-sgd-fast") == "Hierarchical local SGD, fast"
     GRID["tuned"](plan, "own")
-    assert len(asked) == 2
+    assert len(asked) == 3
 
 
 def test_what_averages_seldom_is_searched_there_by_its_rate_alone(
@@ -321,17 +328,18 @@ def test_what_averages_seldom_is_searched_there_by_its_rate_alone(
 
     def called(*words: str, alone: bool = True) -> None:
         asked.append(words)
-        found = 'systems.local-sgd-800 = { of = "local-sgd", local_steps = 800, rate = 0.01 }'
+        name = words[words.index("--systems") + 1]
+        found = f'systems.{name} = {{ of = "local-sgd", local_steps = 800, rate = 0.01 }}'
         chosen = found if 'compute.device="l40s"' in words else TUNED.find("own-gpt").read_text()
         Path(words[words.index("--to") + 1]).write_text(chosen)
 
     monkeypatch.setattr(TUNED, "called", called)
     plan = GRID["Plan"](("lan",), ("m60",), ("own-gpt",), (), ("0",), (), 8, tmp_path)
     systems = tomllib.loads(Path(GRID["tuned"](plan, "own-gpt")).read_text())["systems"]
-    words = asked[1]
-    assert words[words.index("--systems") + 1] == "local-sgd-800" and words[words.index("--fixed") + 1] == "local_steps"
-    assert "training.steps=2600" in words and words[1].endswith("own-gpt.toml")
-    assert systems["local-sgd-800-fast"] == {"of": "local-sgd", "local_steps": 800, "rate": 0.01}
+    for words, name in zip(asked[2:], ("local-sgd-800", "local-sgd-4-bits-800"), strict=True):
+        assert words[words.index("--systems") + 1] == name and words[words.index("--fixed") + 1] == "local_steps"
+        assert "training.steps=2600" in words and words[1].endswith("own-gpt.toml")
+        assert systems[f"{name}-fast"] == {"of": "local-sgd", "local_steps": 800, "rate": 0.01}
     assert MAP["label"]("local-sgd-800-fast") == "Local SGD, 800, fast"
 
 

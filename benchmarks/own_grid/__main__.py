@@ -60,7 +60,7 @@ from own_rows import (
     of_played,
     steps_needed,
 )
-from own_tuned import is_seldom, together_of, tuned
+from own_tuned import FLAT, is_seldom, together_of, topology_of, tuned
 
 import testbed
 from testbed.experiment.load import load
@@ -69,8 +69,12 @@ OVERLAPS = (OURS, "weightgrad", "deco")  # workers go on meanwhile: the steps to
 LATE = ("deco",)  # of these, what is far behind the best other on the file's own network: nobody waits for its end
 DEVICES = ("m60", "l40s", "h100")
 WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final metrics are compared
+WORKERS = "-workers"  # what is between them, in the tree
 # Searched when the others were played already, once more or for the first time: their plays have folders of their own.
 AGAIN = {
+    "streaming-diloco-workers": WORKERS,
+    "local-sgd-4-bits": WORKERS,
+    "muloco-flat": FLAT,
     "local-sgd": "-again",
     "hierarchical-local-sgd": "-again",
     "ef21": "-by-long-run",
@@ -88,13 +92,15 @@ class Others:
     """Some of a workload's others: their run, and the steps that each seed took.
 
     `needed`: those steps, between two of them where the tests say so, and `resolution`, the part by which they may be
-    off. `periods`: see `together_of`. `more`: the settings that they are played with.
+    off. `periods`: see `together_of`. `more`: the settings that they are played with, `topology` those that they are
+    timed with as well.
     """
 
     run: testbed.Run
     needed: pd.DataFrame
     periods: Mapping[str, int]
     more: Sequence[str]
+    topology: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -120,28 +126,33 @@ class Base:
         kinds, steps, folder = {}, known.training.steps, plan.records / workload
 
         def kind_of(name: str) -> str:
-            if name.endswith("-fast"):
-                return "-fast"
-            if is_seldom(known, name):
-                return "-seldom"
-            return next((kind for each, kind in AGAIN.items() if f"{name}-".startswith(f"{each}-")), "")
+            since = next((kind for each, kind in AGAIN.items() if f"{name}-".startswith(f"{each}-")), "")
+            how = "-fast" if name.endswith("-fast") else "-seldom" if is_seldom(known, name) else ""
+            return f"{since if since == WORKERS else ''}{how}" if how else since
 
         others = [name for name in known.systems if name not in OVERLAPS]
-        for kind in ("", "-seldom", *dict.fromkeys(AGAIN.values()), "-fast"):
-            if chosen := {name: together_of(known, name) for name in others if kind_of(name) == kind}:
-                more = at_most(2 * steps) if any(is_seldom(known, name) for name in chosen) else []
-                kinds[kind] = others_in(plan, folder / f"base{kind}", experiment, chosen, more)
+        for kind in sorted(set(map(kind_of, others))):
+            chosen = {name: together_of(known, name) for name in others if kind_of(name) == kind}
+            more = at_most(2 * steps) if any(is_seldom(known, name) for name in chosen) else []
+            topology = topology_of(next(iter(chosen)))
+            kinds[kind] = others_in(plan, folder / f"base{kind}", experiment, chosen, more, topology)
         overlapping = [name for name in known.systems if name in OVERLAPS]
         return cls(experiment, kinds, overlapping, steps, len(known.topology.regions), known.compute.device)
 
 
 def others_in(
-    plan: Plan, folder: Path, experiment: str, periods: Mapping[str, int], more: Sequence[str], *where: str
+    plan: Plan,
+    folder: Path,
+    experiment: str,
+    periods: Mapping[str, int],
+    more: Sequence[str],
+    topology: Sequence[str],
+    *where: str,
 ) -> Others:
     """Play some of the others to the target, on the file's own network unless `where` says another."""
-    run = played(plan, folder, experiment, periods, "--seeds", ",".join(plan.seeds), *where, *more)
+    run = played(plan, folder, experiment, periods, "--seeds", ",".join(plan.seeds), *where, *topology, *more)
     needed = steps_needed(run)
-    return Others(run, needed[needed.index.isin(periods, level="system")], periods, more)
+    return Others(run, needed[needed.index.isin(periods, level="system")], periods, more, topology)
 
 
 def measured(plan: Plan, workload: str) -> list[pd.DataFrame]:
@@ -211,7 +222,7 @@ class Cell:
             folder = self.plan.records / self.workload / f"base-{region_count(self.profile)}-regions-{name}"
             with PLAYING:  # it is the same on all devices
                 periods, where = {name: known.periods[name]}, cell(self.profile, self.base.device)
-                here = others_in(self.plan, folder, self.base.experiment, periods, known.more, *where)
+                here = others_in(self.plan, folder, self.base.experiment, periods, known.more, known.topology, *where)
             others = pd.concat([others.query("system != @name"), self._timed(f"timed-{name}", here)])
 
     def _timed(self, folder: str, known: Others) -> pd.DataFrame:
@@ -220,7 +231,7 @@ class Cell:
             return pd.DataFrame(columns=COLUMNS)
         sized = ["--timing-only", "--sizes", os.path.relpath(known.run.folder), "--seeds", self.plan.seeds[0]]
         most = ceil(known.needed["steps"].max()) + max(known.periods.values())
-        timed = self._play(folder, list(known.periods), *sized, *length(most))
+        timed = self._play(folder, list(known.periods), *sized, *known.topology, *length(most))
         return of_others(timed, known.needed, known.periods)
 
     def _end_s(self, run: testbed.Run) -> float:
@@ -247,17 +258,19 @@ def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
     own = own[(own["profile"] == known.topology.profile) & (own["device"] == known.compute.device)]
     others = list(own["best_other"].dropna())
 
-    def play(folder: str, systems: Sequence[str], steps: int) -> testbed.Run:
+    def play(folder: str, systems: Sequence[str], steps: int, *topology: str) -> pd.DataFrame:
         at = plan.records / workload / folder
-        return played(plan, at, experiment, systems, "--seeds", ",".join(plan.seeds), *length(steps))
+        words = ["--seeds", ",".join(plan.seeds), *topology, *length(steps)]
+        return ends_of(played(plan, at, experiment, systems, *words))
 
     steps = WORKLOADS[workload]
-    both = play("finals", [OURS, *others], steps)
-    rows = [ends_of(both).assign(alike="steps")]
+    flat = [name for name in others if topology_of(name)]
+    both = play("finals", [OURS, *(name for name in others if name not in flat)], steps)
+    both = pd.concat([both, *(play(f"finals-{name}", [name], steps, *topology_of(name)) for name in flat)])
+    rows = [both.assign(alike="steps")]
     if others:
         longer = play("finals-longer", [OURS], in_as_much_time(both, steps))
-        of_others = ends_of(both).query("system != @OURS")
-        rows.append(pd.concat([ends_of(longer), of_others]).assign(alike="time"))
+        rows.append(pd.concat([longer, both.query("system != @OURS")]).assign(alike="time"))
     return pd.concat(rows, ignore_index=True).assign(workload=workload)
 
 
@@ -276,7 +289,7 @@ def wholes(plan: Plan, workload: str, systems: pd.DataFrame, cells: pd.DataFrame
     for profile, device, name in said[["profile", "device", "best_other"]].itertuples(index=False):
         more = at_most(2 * known.training.steps) if is_seldom(known, name) else []
         folder = plan.records / workload / f"{profile}-{device}" / f"whole-{name}"
-        words = ["--seeds", plan.seeds[0], *cell(profile, device), *more]
+        words = ["--seeds", plan.seeds[0], *cell(profile, device), *topology_of(name), *more]
         found = of_played(played(plan, folder, experiment, [name], *words), 0.0)
         timed = systems.query("workload == @workload and profile == @profile and device == @device and system == @name")
         both = found.merge(timed[["seed", "target_s"]].rename(columns={"target_s": "timed_s"}), on="seed")

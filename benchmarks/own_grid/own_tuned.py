@@ -14,41 +14,57 @@ from testbed.experiment.load import find, load
 from testbed.files import write_whole
 
 LONGER = (100, 200)  # steps between two averagings
-SELDOM = {"local-sgd": (400, 800)}  # of these besides, with twice the file's steps
+SELDOM = {"local-sgd": (400, 800), "local-sgd-4-bits": (400, 800)}  # of these besides, with twice the file's steps
 # By workload, who is first on a fast device, where one average or none is all that a target takes, and searched there
 # once more, by another name: with periods up to 200 steps where that is in a region, and with 800 where it is on a WAN.
-FAST = {"own": "hierarchical-local-sgd", "own-gpt": "local-sgd-800"}
+FAST = {"own": ("hierarchical-local-sgd",), "own-gpt": ("local-sgd-800", "local-sgd-4-bits-800")}
 THERE = "l40s"
+FLAT = "-flat"  # in the name of who is played in the flat topology
+
+
+def topology_of(name: str) -> list[str]:
+    """The topology of a system that has another than the file's, on the command line."""
+    return settings('topology.kind="flat"') if FLAT in name else []
 
 
 def tuned(plan: Plan, workload: str) -> str:
     """The file of a workload with every system tuned, and those that average at longer periods as well."""
     searched, to = plan.records / f"{workload}-tuned.toml", plan.records / f"{workload}.toml"
     if plan.trials and not searched.is_file():
-        how = ["--out", str(plan.records / f"tune-{workload}"), "--seeds", "100", "--trials", str(plan.trials)]
         names = list(plan.systems) or list(load(workload)[0].experiment.systems)
-        called("tune", workload, *plan.changed, "--systems", ",".join(names), *how, "--to", str(searched))
+        search(plan, workload, [name for name in names if not topology_of(name)], f"tune-{workload}", searched)
+        for name in filter(topology_of, names):
+            alone = searched.with_name(f"{workload}-{name}.toml")
+            search(plan, workload, [name], f"tune-{workload}", alone, *topology_of(name))
+            data = tomllib.loads(searched.read_text())
+            data["systems"][name] = tomllib.loads(alone.read_text())["systems"][name]
+            write_whole(searched, tomli_w.dumps(data))
     if not to.is_file():
         to.parent.mkdir(parents=True, exist_ok=True)
         data = longer(searched if plan.trials else find(workload), plan.systems)
         write_whole(to, tomli_w.dumps(data))
-    name = FAST[workload]
-    data = tomllib.loads(to.read_text())
-    if plan.trials and name in data["systems"] and f"{name}-fast" not in data["systems"]:
-        data["systems"][f"{name}-fast"] = {"of": name, **searched_there(plan, workload, to)}
-        write_whole(to, tomli_w.dumps(data))
+    for name in FAST[workload] if plan.trials else ():
+        data = tomllib.loads(to.read_text())
+        if name in data["systems"] and f"{name}-fast" not in data["systems"]:
+            data["systems"][f"{name}-fast"] = {"of": name, **searched_there(plan, workload, name, to)}
+            write_whole(to, tomli_w.dumps(data))
     return str(to)
 
 
-def searched_there(plan: Plan, workload: str, file: Path) -> dict[str, Any]:
+def search(plan: Plan, file: str, names: Sequence[str], folder: str, to: Path, *where: str) -> None:
+    """Tune some systems of a file, alike."""
+    how = ["--out", str(plan.records / folder), "--seeds", "100", "--trials", str(plan.trials)]
+    called("tune", file, *plan.changed, *where, "--systems", ",".join(names), *how, "--to", str(to))
+
+
+def searched_there(plan: Plan, workload: str, name: str, file: Path) -> dict[str, Any]:
     """What a search on a fast device finds for one of a file's systems; a period that was chosen for it stays."""
-    name, to = FAST[workload], plan.records / f"{workload}-fast.toml"
+    to = plan.records / f"{workload}-{name}-fast.toml"
     if not to.is_file():
         where, known = settings(f'compute.device="{THERE}"'), load(file)[0].experiment
         if is_seldom(known, name):
             where += [*at_most(2 * known.training.steps), "--fixed", "local_steps"]
-        how = ["--out", str(plan.records / f"tune-{workload}-fast"), "--seeds", "100", "--trials", str(plan.trials)]
-        called("tune", str(file), *plan.changed, *where, "--systems", name, *how, "--to", str(to))
+        search(plan, str(file), [name], f"tune-{workload}-fast", to, *where)
     found: dict[str, Any] = tomllib.loads(to.read_text())["systems"][name]
     return found
 

@@ -17,7 +17,8 @@ takes, whatever it is and becomes, and steps go on meanwhile. With a, b, s, C an
              apart: workers never wait. With `drift` 1 they wait if r <= waiting
     rest     2 / (1 - momentum) steps between an answer and the next round, where answers come late (`rhythm`)
     rate     times 1 / sqrt(members) for each link that rests, of which each goes by its own part of the batch
-    outer    what is told over such a link counts `outer_rate` times: C(g (x - a)), and s is a g-th of what comes of it
+    outer    what is told over such a link counts `outer_rate` times: C(g (x - a)), and s is a g-th of what comes of it;
+             or once, and a server's z has a Nesterov momentum, `outer_momentum`
     code     C leaves out 0.05 of a mean square, or 0.25 where bits are half of the time between rounds (`servers`)
     end      x - a up the tree, then Z less what all began at down, in some four bits: the same at every worker
 
@@ -50,7 +51,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import mean
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import torch
@@ -66,7 +67,7 @@ from testbed.roles.compute import Work
 from testbed.roles.node import Node
 from testbed.roles.traits import Orphaned
 from testbed.systems.protocols.accounts import Accounts, Codes, Member
-from testbed.systems.protocols.base import Options, Task
+from testbed.systems.protocols.base import Knob, Options, Task
 from testbed.systems.protocols.desk import Report, ServerState, furthest_in
 from testbed.systems.protocols.inbox import Inbox
 from testbed.systems.protocols.regional import means_of
@@ -91,6 +92,7 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     error : how coarse the code is, by the rule, or so much: mean square of what it leaves out, as a part of what there
         is; 0: float32
     outer_rate : how often what a member tells is counted, where answers come late
+    outer_momentum : in its place, that of a server whose members' answers come late; 0: none
     staleness : steps that an LPS's workers have made and no other region has heard of, with which they wait; 0: never
     scaled : whether the rate goes by the root of how many workers a step is averaged with
     coding, merge, velocity : see the module's rules 8 and 9
@@ -108,6 +110,7 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     wan_rest: Rest = "auto"
     error: Literal["auto"] | Annotated[float, msgspec.Meta(ge=0, le=0.25)] = "auto"
     outer_rate: Annotated[float, msgspec.Meta(gt=0, lt=2)] = 1.4
+    outer_momentum: Fraction = 0.0
     staleness: Annotated[int, msgspec.Meta(ge=0)] = 800
     scaled: bool = True
     coding: Literal["difference", "feedback"] = "difference"
@@ -137,6 +140,7 @@ class Concord(AveragingServers):
     name = "concord"
     follows_network = True
     options_type = ConcordOptions
+    knobs: ClassVar[Mapping[str, Knob]] = {"outer_momentum": Knob(choices=(0.0, 0.6))}
     options: ConcordOptions
 
     def __init__(self, task: Task, options: ConcordOptions) -> None:
@@ -151,7 +155,8 @@ class Concord(AveragingServers):
         fine_code, coarse_code, last = (_code(layout, error) for error in (fine, coarse, options.end_error))
         self.wan_together, self.wan_rest = options.wan == "together", options.wan_rest
         self.carried, self.scaled = self.inner.carried, options.scaled
-        self.outer_rate, self.staleness = options.outer_rate, options.staleness
+        self.outer_rate, self.outer_momentum = options.outer_rate, options.outer_momentum
+        self.staleness = options.staleness
         self._feeds_back = options.coding == "feedback"
         self._gradient_work = self.task.gradient_work
         if self._feeds_back:
@@ -238,7 +243,7 @@ class Concord(AveragingServers):
         state.rhythm.begin(state.step, node.now())
         key = Key(self.task.seed, self.worker_index(node), state.step)
         buffers = await node.compute(self.accounts.sending, self._difference, node.name, state, key)
-        report = Report.of(state.link, state.rhythm, state.step_s)
+        report = self.report(state.link, state.rhythm, state.step_s)
         numbers = (float(state.step), float(state.link.number), *report)
         await node.send(node.server, Message("difference", state.step, buffers, numbers))
 
@@ -292,6 +297,8 @@ class Concord(AveragingServers):
             state.period = int(message.numbers[1])
             state.scale = message.numbers[2] * self.scale(node.name, state.rhythm)
             state.link.coarse = bool(message.numbers[3])
+            if len(message.numbers) > 4:
+                state.rhythm.until = max(state.rhythm.until, int(message.numbers[4]))
         await node.compute(self.taking(message), self._take, state, message)
         state.furthest = max(state.furthest, furthest_in(message))
         return message.kind

@@ -21,7 +21,7 @@ from testbed.record.events import Absent, LinkBytes, StepDone
 from testbed.roles.roles import Kind, Roles
 from testbed.systems import Task
 from testbed.systems.concord import Concord, ConcordOptions, WorkerState
-from testbed.systems.protocols.accounts import Books
+from testbed.systems.protocols.accounts import Accounts, Books
 from testbed.wan.profile import Link, Profile
 from testbed.workloads.config import Training
 from testbed.workloads.muon import Muon
@@ -72,25 +72,34 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def task_of(kind: Kind = "tree", steps: int = STEPS, regions: Sequence[str] = "abc", **training: Any) -> Task:
-    roles = Roles(tuple(regions), 2, "a", kind)
+def task_of(
+    kind: Kind = "tree", steps: int = STEPS, regions: Sequence[str] = "abc", workers: int = 2, **training: Any
+) -> Task:
+    roles = Roles(tuple(regions), workers, "a", kind)
     training = {"steps": steps, "schedule": Constant(rate=0.05), **training}
     return quadratic_task(roles, steps, layout=TWO, training=Training(**training))
 
 
 class Steps:
-    """The mean over the workers of what steps have added to their weights, in float64."""
+    """The mean over the workers of what steps have added to weights, and servers' momentum to all, in float64."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, workers: int) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, roles: Roles) -> None:
         self.made = torch.zeros(TWO.size, dtype=torch.float64)
-        update = Concord._update
+        workers, update, go_on = len(roles.workers), Concord._update, Accounts.go_on
 
         def counted(system: Concord, state: WorkerState, gradient: torch.Tensor, step: int) -> None:
             before = state.weights.double()
             update(system, state, gradient, step)
             self.made += (state.weights.double() - before) / workers
 
+        def going_on(accounts: Accounts, books: Books, momentum: float) -> None:
+            before = books.total.double()
+            go_on(accounts, books, momentum)
+            share = 1 if len(books.counted) == len(roles.lpss or roles.workers) else 1 / len(roles.regions)
+            self.made += share * (books.total.double() - before)[: TWO.size]
+
         patch.setattr(Concord, "_update", counted)
+        patch.setattr(Accounts, "go_on", going_on)
 
 
 def total(states: Mapping[str, Any], roles: Roles) -> torch.Tensor:
@@ -119,10 +128,11 @@ def run(
     kind: Kind = "tree",
     stops: Sequence[int] = (9,),
     profile: Profile = PROFILE,
+    workers: int = 2,
 ) -> Played:
     """Play it and hold the sum against what steps made, at each boundary; the end may drop what its code leaves out."""
-    task, options = task_of(kind), {"end_error": 0.0, "outer_rate": 1.0, **options}
-    steps = Steps(patch, len(task.roles.workers))
+    task, options = task_of(kind, workers=workers), {"end_error": 0.0, "outer_rate": 1.0, **options}
+    steps = Steps(patch, task.roles)
     boundaries: list[torch.Tensor] = []
 
     def check(states: Mapping[str, Any]) -> None:
@@ -158,6 +168,13 @@ def test_nor_by_any_fault(fault: str, mode: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("fault", each_system(FAULTS, "none", "outages"))
 def test_nor_where_rounds_begin_behind_others(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run(monkeypatch, {"staleness": 4}, FAULTS[fault], profile=FAR)
+
+
+@pytest.mark.parametrize("workers", [2, 1])
+@pytest.mark.parametrize("fault", each_system(FAULTS, "none", "outages"))
+def test_nor_where_servers_have_a_momentum(fault: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = [text for text in FAULTS[fault] if workers == 2 or "w1" not in text]
+    run(monkeypatch, {"outer_momentum": 0.6, "lan": "apart"}, faults, workers=workers)
 
 
 @pytest.mark.slow

@@ -21,8 +21,8 @@ TWO = Layout.of([("first.weight", (12, 8)), ("last.bias", (8,))])
 APART = {"lan": "apart"}
 
 
-def task_of() -> Task:
-    return quadratic_task(Roles(("a", "b", "c"), 2, "a"), STEPS, layout=TWO, rate=0.05)
+def task_of(workers: int = 2, steps: int = STEPS) -> Task:
+    return quadratic_task(Roles(("a", "b", "c"), workers, "a"), steps, layout=TWO, rate=0.05)
 
 
 @pytest.mark.slow
@@ -46,9 +46,10 @@ def test_what_is_told_late_counts_more_than_once(monkeypatch: pytest.MonkeyPatch
     """Every worker makes the same steps: what all hold at the end is those, and once more what was told late."""
     monkeypatch.setattr(Concord, "_gradient", lambda system, learner, state, step: (0.0, -torch.ones(TWO.size)))
 
-    def counted(lan_ms: float, wan_ms: float, outer_rate: float = 1.4) -> float:
+    def counted(lan_ms: float, wan_ms: float, outer_rate: float = 1.4, **options: float) -> float:
         profile = network(("a", "b", "c"), Link(1000, lan_ms), Link(1000, wan_ms))
-        task, options = task_of(), {"error": 0.0, "end_error": 0.0, "scaled": False, "outer_rate": outer_rate}
+        task, outer = task_of(), {"outer_rate": outer_rate, **options}
+        options = {"error": 0.0, "end_error": 0.0, "scaled": False, **outer}
         made = play("concord", task, profile, options).models["full"] - task.initial
         assert float(made.std()) < 1e-5
         return float(made.mean()) / (STEPS * task.rate_at(0))
@@ -56,6 +57,20 @@ def test_what_is_told_late_counts_more_than_once(monkeypatch: pytest.MonkeyPatch
     assert counted(150, 400, 1.0) == pytest.approx(1)
     assert 1 < counted(0.5, 2) < 1.1, "all is prompt but the first round, of which nobody can know"
     assert 1.1 < counted(0.5, 400) < counted(150, 400) < 1.4**2
+    assert 1.1 < counted(0.5, 400, outer_momentum=0.6) < 1 / (1 - 0.6), "each answer goes on in the next"
+
+
+@pytest.mark.slow
+def test_an_lps_of_one_worker_hears_of_it_when_there_is_something_to_average() -> None:
+    """Where the WAN rests its link does: it has nobody to be averaged with meanwhile."""
+    profile = network(("a", "b", "c"), Link(1000, 0.5), Link(1000, 130))
+
+    def rounds(workers: int) -> float:
+        states = play("concord", task_of(workers, 72), profile, {"end": False, "wan_rest": 12}).states
+        assert states["b/lps"].link.number >= 4
+        return states["b/w0"].link.number / states["b/lps"].link.number
+
+    assert rounds(2) > 2 * rounds(1)
 
 
 @pytest.mark.slow

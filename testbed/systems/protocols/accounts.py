@@ -30,7 +30,8 @@ what it differs by from the vector that all began at, which all know, and what i
 then on. What these two codes leave out is dropped, which is the only time that the kept sum changes.
 
 A member may have what it tells counted g times: it sends q = C(g (x - a)), and s = D(q) / g is what leaves x. Then a
-round that is counted adds (g - 1) share s to the kept sum, once, as s itself is.
+round that is counted adds (g - 1) share s to the kept sum, once, as s itself is. Or a server's z goes on, before it is
+told, by Nesterov's momentum: v <- m v + what rounds have added since; z <- z + m v. Then m v is added to the sum.
 
 Messages are lost where a role dies. Rounds have numbers, a server remembers the last one that it counted, and who is
 back asks (`ask`, `reply`, `settle`): rounds that were counted are taken out of x, others stay in it, and z itself
@@ -87,13 +88,14 @@ class Books:
     """A server's side of all its links: z, each member's b, and the latest round that was counted of each.
 
     `same` has equal numbers for members whose b is equal. `parts` is what has been added to z since the last answer, by
-    the members of `heard`; `credited` are those who have credit.
+    the members of `heard`; `credited` are those who have credit. `velocity` is v, empty as long as there is none.
     """
 
     total: torch.Tensor
     told: torch.Tensor  # [members, elements]
     credit: torch.Tensor  # [members, elements]
     parts: torch.Tensor
+    velocity: torch.Tensor
     counted: list[int]
     same: list[int]
     heard: list[int] = field(default_factory=list)
@@ -136,7 +138,8 @@ class Accounts:
     def books(self, members: int) -> Books:
         """Of a server with so many members."""
         x, told = self.start, self.start.repeat(members, 1)
-        return Books(x.clone(), told, torch.zeros_like(told), torch.zeros_like(x), [0] * members, [0] * members)
+        none, numbers = x.new_empty(0), [0] * members
+        return Books(x.clone(), told, torch.zeros_like(told), torch.zeros_like(x), none, numbers, [*numbers])
 
     # A round
 
@@ -177,6 +180,13 @@ class Accounts:
         One before it was lost on the way, and then neither is in z; or the server began afresh.
         """
         return int(message.numbers[1]) == books.counted[place] + put_by + 1
+
+    def go_on(self, books: Books, momentum: float) -> None:
+        """z goes on by a momentum of what has been added to it, once, before it is told."""
+        if not len(books.velocity):
+            books.velocity = torch.zeros_like(books.total)
+        books.velocity.mul_(momentum).add_(books.parts)
+        books.total.add_(books.velocity, alpha=momentum)
 
     def answer(self, books: Books, places: Sequence[int], key: Key, coarse: bool = False) -> list[Telling]:
         """What some members are told: who, and what. Whoever has been told the same is again, which is coded once."""

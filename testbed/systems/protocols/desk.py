@@ -17,18 +17,21 @@ FINER = 1.73  # times the bits that the finer code takes, of a Gaussian vector
 class Report(NamedTuple):
     """What a member's last step, its last round, and the pause before that took it, in seconds; 0: not known.
 
-    And what the bits of a round would take of it in the finer code, over all else (`Rhythm.bits`).
+    And what the bits of a round would take of it in the finer code, over all else (`Rhythm.bits`), and whether answers
+    are late.
     """
 
     step_s: float = 0.0
     round_s: float = 0.0
     gap_s: float = 0.0
     bits: float = 0.0
+    late: float = 0.0
 
     @staticmethod
     def of(link: Member, rhythm: Rhythm, step_s: float = 0.0) -> Report:
         """A member's."""
-        return Report(step_s, rhythm.round_s, rhythm.gap_s, rhythm.bits(FINER if link.coarse else 1.0))
+        bits = rhythm.bits(FINER if link.coarse else 1.0)
+        return Report(step_s, rhythm.round_s, rhythm.gap_s, bits, float(rhythm.late))
 
     @property
     def pace_s(self) -> float:

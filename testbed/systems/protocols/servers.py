@@ -26,6 +26,7 @@ counts, which is that of the last to send, who waits for nobody.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from math import inf, sqrt
 from statistics import mean
 from typing import Any
@@ -61,6 +62,7 @@ class AveragingServers(System):
     wan_rest, carried : steps between the global server's answer and an LPS's next round; of the workers' optimizer
     scaled : whether members are told to scale their rate
     outer_rate : how often what a member tells is counted, where answers come late
+    outer_momentum : in its place, the Nesterov momentum of a server whose members' rounds are late
     staleness : steps of an LPS's members that the others have not heard of, with which they wait; 0: they never do
     """
 
@@ -70,6 +72,7 @@ class AveragingServers(System):
     carried: float
     scaled = True
     outer_rate = 1.0
+    outer_momentum = 0.0
     staleness = 0
     returning = ("worker", "lps", "gs")
 
@@ -105,12 +108,27 @@ class AveragingServers(System):
 
         The mean of n copies has a root of n less noise than each: no more often than that.
         """
-        members = len(self.task.roles.clients_of(self.task.roles.server_of(name) or ""))
-        return min(self.outer_rate, sqrt(members)) if rhythm.late else 1.0
+        if self.outer_momentum or not rhythm.late:
+            return 1.0
+        return min(self.outer_rate, sqrt(self._members_beside(name)))
+
+    def momentum(self, state: ServerState, places: Sequence[int]) -> float:
+        """A server's, for the rounds of these members: none where some are prompt, nor where it has one; as `times`."""
+        late = len(state.reports) > 1 and all(Report(*state.reports[place]).late for place in places)
+        return self.outer_momentum if late else 0.0
+
+    def report(self, link: Member, rhythm: Rhythm, step_s: float = 0.0) -> tuple[float, ...]:
+        """What a member tells with a round; whether that is late is of use to a server with a momentum."""
+        report = Report.of(link, rhythm, step_s)
+        return report if self.outer_momentum else report[:-1]
+
+    def _members_beside(self, name: str) -> int:
+        """Of its server, with itself."""
+        return len(self.task.roles.clients_of(self.task.roles.server_of(name) or ""))
 
     def coarse(self, state: ServerState) -> bool:
         """How members and their server are to code: coarsely where finer bits would be most of what a round takes."""
-        return min((bits for *_, bits in state.reports if bits), default=0.0) > 1
+        return min((report.bits for report in map(Report._make, state.reports) if report.bits), default=0.0) > 1
 
     async def begin_segment(self, node: Node, state: Any) -> None:
         """Send the server an empty message, to measure what that takes; ask about a round whose answer was lost.
@@ -179,7 +197,7 @@ class AveragingServers(System):
             desk.forget(peer)
             desk.last.add(peer)
             return
-        state.reports[place] = list(message.numbers[2:])
+        state.reports[place] = [*Report(*message.numbers[2:])]
         desk.owed.add(peer)
         desk.since_s = min(desk.since_s, node.now())
 
@@ -198,11 +216,16 @@ class AveragingServers(System):
         first, stream = state.told, self.task.roles.stream_of(node.name)
         state.told += len(due)
         key = Key(self.task.seed, stream, first)
-        coarse = self.coarse(state)
+        coarse, momentum = self.coarse(state), self.momentum(state, places)
+        if momentum:
+            await node.compute(self.accounts.passes(5), self.accounts.go_on, state.books, momentum)
         answers = await node.compute(self.accounts.answering, self.accounts.answer, state.books, places, key, coarse)
-        numbers = (float(state.furthest), float(state.period), self.scale(node.name, state.rhythm), float(coarse))
+        numbers = [float(state.furthest), float(state.period), self.scale(node.name, state.rhythm), float(coarse)]
+        if len(desk.members) == 1 and node.name != node.global_server:
+            numbers.append(float(state.rhythm.until))  # there is nothing to average with before
         for number, (alike, buffers) in enumerate(answers, first):
-            await node.broadcast([desk.members[place] for place in alike], Message("answer", number, buffers, numbers))
+            message = Message("answer", number, buffers, tuple(numbers))
+            await node.broadcast([desk.members[place] for place in alike], message)
         desk.owed.difference_update(due)
         state.answers += not desk.asked_above
         desk.since_s, desk.asked_above = inf, False
@@ -269,7 +292,7 @@ class AveragingServers(System):
         work = self.accounts.sending_behind if behind else self.accounts.sending
         buffers = await node.compute(work, self.accounts.send, *what)
         state.rhythm.begin(state.furthest, node.now(), behind)
-        numbers = (float(state.furthest), float(state.link.number), *Report.of(state.link, state.rhythm))
+        numbers = (float(state.furthest), float(state.link.number), *self.report(state.link, state.rhythm))
         await node.send(node.server, Message("difference", number, buffers, numbers))
 
     async def _take_from_above(self, node: Node, state: ServerState, desk: Desk, message: Message) -> None:

@@ -24,13 +24,14 @@ EVENTS = ["step", "send", "behind", "last", "serve", "answer", "mean", "take", "
 class OneLink:
     """A member, a server, and messages on their way, in order each way."""
 
-    def __init__(self, error: float | Literal["auto"], times: float = 1.0) -> None:
+    def __init__(self, error: float | Literal["auto"], times: float = 1.0, momentum: float = 0.0) -> None:
         """`error` "auto": every other round is coded coarsely, and two of three answers are."""
-        self.times = times
+        self.times, self.momentum = times, momentum
         options = ConcordOptions(error=error, end_error=0.0)
         self.accounts = Concord(quadratic_task(Roles(("a",), 1, "a", "tree"), 9), options).accounts
         self.books, self.member = self.accounts.books(1), self.accounts.member()
         self.x, self.made = self.accounts.start.clone(), torch.zeros_like(self.accounts.start)
+        self.velocity = torch.zeros_like(self.x)
         self.up: deque[Message] = deque()
         self.down: deque[Message] = deque()
         self.put_by: deque[Message] = deque()
@@ -102,6 +103,10 @@ class OneLink:
 
     def answer(self) -> None:
         if self.owed:
+            if self.momentum:  # z goes on as Nesterov's does: by m (m v + what was added)
+                self.velocity = self.momentum * self.velocity + self.books.parts
+                self.made = self.made + self.momentum * self.velocity
+                self.accounts.go_on(self.books, self.momentum)
             [(_, buffers)] = self.accounts.answer(self.books, [0], Key(0, 1, self.steps), bool(self.steps % 3))
             self.down.append(Message("answer", 0, buffers))
             self.owed = False
@@ -140,13 +145,13 @@ class OneLink:
         return self.books.total + x - self.accounts.start - self.made
 
 
-@pytest.mark.parametrize("times", [1.0, 1.4])
+@pytest.mark.parametrize(("times", "momentum"), [(1.0, 0.0), (1.4, 0.0), (1.0, 0.6)])
 @pytest.mark.parametrize("error", [0.0, "auto"])
 @given(st.lists(st.sampled_from(EVENTS), max_size=60))
 def test_nothing_is_lost_and_all_counts_as_often_as_it_should(
-    error: float | Literal["auto"], times: float, events: list[str]
+    error: float | Literal["auto"], times: float, momentum: float, events: list[str]
 ) -> None:
-    link = OneLink(error, times)
+    link = OneLink(error, times, momentum)
     for event in events:
         getattr(link, event)()
         assert float(link.kept().abs().max()) < 1e-4, event
