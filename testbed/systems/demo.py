@@ -8,8 +8,9 @@ is sent is taken out of it, so that the rest waits:
 Decisions: the transform and its blocks are in `testbed.codecs.dct`; defaults are those of the authors' code
 (bloc97/DeMo), with which weights do not decay, whatever the experiment's optimizer does. Servers add up coefficients
 as sparse vectors, exactly but for rounding, and the mean is over all workers, where that code divides by those that
-sent a coefficient. Since the update is a sign, `rate` is one of signSGD's, far below SGD's. Nobody else knows a
-worker's momentum, so what it has sent and nobody took is lost.
+sent a coefficient; gradients enter the momentum as they are, where that code multiplies them by the rate first, which
+differs where the rate changes. Since the update is a sign, `rate` is one of signSGD's, far below SGD's. Nobody else
+knows a worker's momentum, so what it has sent and nobody took is lost.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ kellerjordan.github.io/posts/muon. For a layer's weights as a matrix W [out, res
 `orthogonal` is U V^T of M = U S V^T, as five steps of a quintic Newton-Schulz iteration come near to it: singular
 values become 0.97 to 1.15 where those of M are more than a 400th of its norm, and smaller ones less. Coefficients of
 the steps, the scale sqrt(out / rest) and momentum without Nesterov's step are those of MuLoCo's authors' code
-(facebookresearch/MuLoCo, after microsoft/dion); here it is done in float32, there in bfloat16.
+(facebookresearch/MuLoCo, after microsoft/dion); here it is done in float32, there in bfloat16. Of a convolution's
+weights that code's scale takes the first two sides, sqrt(out / in), without the kernel's: it is the root of the
+kernel's area larger there, where here a convolution is the matrix that it is made orthogonal as.
 
 Only matrices inside a model are trained so. Vectors, the last layer and those that are named go on with another
 optimizer, at the same rate times `others_rate`.
