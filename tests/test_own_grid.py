@@ -311,14 +311,37 @@ def test_who_needs_no_wan_is_searched_on_a_fast_device_once_more(
     plan = GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0",), (), 8, tmp_path)
     systems = tomllib.loads(Path(GRID["tuned"](plan, "own")).read_text())["systems"]
     names = [words[words.index("--systems") + 1] for words in asked]
-    assert "muloco" in names[0].split(",") and names[1:] == ["muloco-flat", "hierarchical-local-sgd"]
-    assert [words[0] for words in asked] == ["tune"] * 3 and asked[2][asked[2].index("--trials") + 1] == "8"
-    assert 'topology.kind="flat"' in asked[1] and not {'topology.kind="flat"'} & {*asked[0], *asked[2]}
+    assert "muloco" in names[0].split(",") and names[1:] == ["muloco-flat", "deco", "hierarchical-local-sgd"]
+    assert [words[0] for words in asked] == ["tune"] * 4 and asked[3][asked[3].index("--trials") + 1] == "8"
+    assert ['topology.kind="flat"' in words for words in asked] == [False, True, False, False]
+    assert ["run.stop_after_s=20" in words for words in asked] == [False, False, True, False]
     fast = {"of": "hierarchical-local-sgd", "local_steps": 200, "rate": 0.0067}
     assert systems["hierarchical-local-sgd-fast"] == fast
     assert MAP["label"]("hierarchical-local-sgd-fast") == "Hierarchical local SGD, fast"
     GRID["tuned"](plan, "own")
-    assert len(asked) == 3
+    assert len(asked) == 4
+
+
+def test_what_is_new_in_a_file_is_searched_and_the_rest_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def called(*words: str, alone: bool = True) -> None:
+        names = words[words.index("--systems") + 1].split(",")
+        asked.extend(names)
+        said = "\n".join(f"# {name}: loss in 2 s" for name in names)
+        systems = "\n".join(f"[systems.{name}]\nrate = 0.5" for name in names)
+        Path(words[words.index("--to") + 1]).write_text(f"# Tuned.\n{said}\n\n{systems}\n")
+
+    monkeypatch.setattr(TUNED, "called", called)
+    plan = GRID["Plan"](("lan",), ("m60",), ("own",), ("baseline", "muloco-flat", "bgt"), ("0",), (), 8, tmp_path)
+    searched = tmp_path / "own-tuned.toml"
+    searched.write_text("# Tuned.\n# baseline: loss in 1 s\n\n[systems.baseline]\nrate = 0.1\n")
+    TUNED.search_missing(plan, "own", searched)
+    assert asked == ["bgt", "muloco-flat"] and list(tmp_path.iterdir()) == [searched]
+    said = ["# Tuned.", "# baseline: loss in 1 s", "# bgt: loss in 2 s", "# muloco-flat: loss in 2 s"]
+    assert searched.read_text().splitlines()[:4] == said
+    rates = {name: options["rate"] for name, options in tomllib.loads(searched.read_text())["systems"].items()}
+    assert rates == {"baseline": 0.1, "bgt": 0.5, "muloco-flat": 0.5}
 
 
 def test_what_averages_seldom_is_searched_there_by_its_rate_alone(
@@ -336,7 +359,7 @@ def test_what_averages_seldom_is_searched_there_by_its_rate_alone(
     monkeypatch.setattr(TUNED, "called", called)
     plan = GRID["Plan"](("lan",), ("m60",), ("own-gpt",), (), ("0",), (), 8, tmp_path)
     systems = tomllib.loads(Path(GRID["tuned"](plan, "own-gpt")).read_text())["systems"]
-    for words, name in zip(asked[2:], ("local-sgd-800", "local-sgd-4-bits-800"), strict=True):
+    for words, name in zip(asked[3:], ("local-sgd-800", "local-sgd-4-bits-800"), strict=True):
         assert words[words.index("--systems") + 1] == name and words[words.index("--fixed") + 1] == "local_steps"
         assert "training.steps=2600" in words and words[1].endswith("own-gpt.toml")
         assert systems[f"{name}-fast"] == {"of": "local-sgd", "local_steps": 800, "rate": 0.01}

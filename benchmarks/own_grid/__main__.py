@@ -60,13 +60,12 @@ from own_rows import (
     of_played,
     steps_needed,
 )
-from own_tuned import FLAT, is_seldom, together_of, topology_of, tuned
+from own_tuned import FLAT, LATE, is_seldom, together_of, topology_of, tuned
 
 import testbed
 from testbed.experiment.load import load
 
 OVERLAPS = (OURS, "weightgrad", "deco")  # workers go on meanwhile: the steps to a target depend on the network
-LATE = ("deco",)  # of these, what is far behind the best other on the file's own network: nobody waits for its end
 DEVICES = ("m60", "l40s", "h100")
 WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final metrics are compared
 WORKERS = "-workers"  # what is between them, in the tree

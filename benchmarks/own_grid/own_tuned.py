@@ -20,6 +20,8 @@ SELDOM = {"local-sgd": (400, 800), "local-sgd-4-bits": (400, 800)}  # of these b
 FAST = {"own": ("hierarchical-local-sgd",), "own-gpt": ("local-sgd-800", "local-sgd-4-bits-800")}
 THERE = "l40s"
 FLAT = "-flat"  # in the name of who is played in the flat topology
+LATE = ("deco",)  # far behind the best other on the file's own network: nobody waits for its end
+BRIEF_S = {"own": 20, "own-gpt": 40}  # of its trials, two to three times what the best other takes
 
 
 def topology_of(name: str) -> list[str]:
@@ -30,25 +32,48 @@ def topology_of(name: str) -> list[str]:
 def tuned(plan: Plan, workload: str) -> str:
     """The file of a workload with every system tuned, and those that average at longer periods as well."""
     searched, to = plan.records / f"{workload}-tuned.toml", plan.records / f"{workload}.toml"
-    if plan.trials and not searched.is_file():
-        names = list(plan.systems) or list(load(workload)[0].experiment.systems)
-        search(plan, workload, [name for name in names if not topology_of(name)], f"tune-{workload}", searched)
-        for name in filter(topology_of, names):
-            alone = searched.with_name(f"{workload}-{name}.toml")
-            search(plan, workload, [name], f"tune-{workload}", alone, *topology_of(name))
-            data = tomllib.loads(searched.read_text())
-            data["systems"][name] = tomllib.loads(alone.read_text())["systems"][name]
-            write_whole(searched, tomli_w.dumps(data))
-    if not to.is_file():
-        to.parent.mkdir(parents=True, exist_ok=True)
-        data = longer(searched if plan.trials else find(workload), plan.systems)
-        write_whole(to, tomli_w.dumps(data))
+    if plan.trials:
+        search_missing(plan, workload, searched)
+    known = tomllib.loads(to.read_text())["systems"] if to.is_file() else {}
+    to.parent.mkdir(parents=True, exist_ok=True)
+    data = longer(searched if plan.trials else find(workload), plan.systems)
+    data["systems"] |= {name: options for name, options in known.items() if name.endswith("-fast")}
+    write_whole(to, tomli_w.dumps(data))
     for name in FAST[workload] if plan.trials else ():
-        data = tomllib.loads(to.read_text())
         if name in data["systems"] and f"{name}-fast" not in data["systems"]:
             data["systems"][f"{name}-fast"] = {"of": name, **searched_there(plan, workload, name, to)}
             write_whole(to, tomli_w.dumps(data))
     return str(to)
+
+
+def search_missing(plan: Plan, workload: str, searched: Path) -> None:
+    """Search what is not in the file of what has been; who has settings of its own for that alone."""
+    names = list(plan.systems) or list(load(workload)[0].experiment.systems)
+    known = tomllib.loads(searched.read_text())["systems"] if searched.is_file() else {}
+    missing = [name for name in names if name not in known]
+    alone = {name: where for name in missing if (where := [*topology_of(name), *brief(workload, name)])}
+    together = [name for name in missing if name not in alone]
+    for some, where in [(together, []), *(([name], where) for name, where in alone.items())]:
+        if some:
+            part = searched.with_name(f"{workload}-{some[0]}-tuned.toml") if searched.is_file() else searched
+            search(plan, workload, some, f"tune-{workload}", part, *where)
+            if part != searched:
+                write_whole(searched, with_more(searched.read_text(), part.read_text(), some))
+                part.unlink()
+
+
+def brief(workload: str, name: str) -> list[str]:
+    """How long trials of a system take at most of which nobody waits for the end, on the command line."""
+    return settings(f"run.stop_after_s={BRIEF_S[workload]}") if name in LATE else []
+
+
+def with_more(text: str, more: str, names: Sequence[str]) -> str:
+    """A file of what was searched with some systems of another, and the lines that say what came of each."""
+    data, systems = tomllib.loads(text), tomllib.loads(more)["systems"]
+    data["systems"] |= {name: systems[name] for name in names}
+    said = [line for line in text.splitlines() if line.startswith("#")]
+    said += [line for line in more.splitlines() if any(line.startswith(f"# {name}: ") for name in names)]
+    return "\n".join([*said, "", tomli_w.dumps(data)])
 
 
 def search(plan: Plan, file: str, names: Sequence[str], folder: str, to: Path, *where: str) -> None:
