@@ -209,7 +209,7 @@ def test_the_codecs_page_names_modules_that_exist() -> None:
 
 @pytest.mark.slow
 def test_the_papers_page_lists_every_experiment_and_each_can_be_read() -> None:
-    page = (ROOT / "docs" / "papers.md").read_text()
+    page = (ROOT / "docs" / "papers.md").read_text().partition("## What the papers claim")[0]
     rows = re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)
     listed = {name for row in rows for name in re.findall(r"`([^`]+)`", row)} - {"TARGET"}
     files = {path.stem: path.read_text() for path in (ROOT / "experiments").glob("*.toml")}
