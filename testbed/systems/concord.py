@@ -15,7 +15,8 @@ takes, whatever it is and becomes, and steps go on meanwhile. With a, b, s, C an
     mode     r = time of a LAN round / time of a step; k = ceil(r / waiting), so that waiting for every k-th step's
              round takes at most the part `waiting` of the compute time. k <= drift: together, every k steps; else
              apart: workers never wait. With `drift` 1 they wait if r <= waiting
-    rest     2 / (1 - momentum) steps between an answer and the next round, where answers come late (`rhythm`)
+    rest     2 / (1 - momentum) steps between an answer and the next round, where answers come late (`rhythm`); of an
+             LPS's only worker as long as the LPS's own link rests
     rate     times 1 / sqrt(members) for each link that rests, of which each goes by its own part of the batch
     outer    what is told over such a link counts `outer_rate` times: C(g (x - a)), and s is a g-th of what comes of it;
              or once, and a server's z has a Nesterov momentum, `outer_momentum`
@@ -297,7 +298,7 @@ class Concord(AveragingServers):
             state.period = int(message.numbers[1])
             state.scale = message.numbers[2] * self.scale(node.name, state.rhythm)
             state.link.coarse = bool(message.numbers[3])
-            if len(message.numbers) > 4:
+            if len(message.numbers) > 4:  # of an LPS that has nobody else: until when its own link rests
                 state.rhythm.until = max(state.rhythm.until, int(message.numbers[4]))
         await node.compute(self.taking(message), self._take, state, message)
         state.furthest = max(state.furthest, furthest_in(message))

@@ -188,6 +188,10 @@ class Accounts:
         books.velocity.mul_(momentum).add_(books.parts)
         books.total.add_(books.velocity, alpha=momentum)
 
+    def forget_velocity(self, books: Books) -> None:
+        """Where rounds are prompt: what was a direction then says nothing of a late round that comes long after."""
+        books.velocity = books.velocity.new_empty(0)
+
     def answer(self, books: Books, places: Sequence[int], key: Key, coarse: bool = False) -> list[Telling]:
         """What some members are told: who, and what. Whoever has been told the same is again, which is coded once."""
         code = self.codes.down[coarse]

@@ -11,6 +11,9 @@ far apart have a mean that more steps make no better. What they have by then goe
 under way, so that the wait is a round's from there. It is over once that is answered, or late as above: who is cut off
 goes on.
 
+An LPS of one member has nothing to average with that but what comes over its own link: it tells the member until when
+that rests, and theirs rests as long. A server of several whose rounds are all late may have a momentum (`accounts`).
+
 A run may end with the average at every worker: all send what they have not told yet ("last"), up to the global server,
 whose z is then the mean of all x and comes down, the same bytes to all ("mean"). That closes rounds that are under way,
 too: nobody waits for their answers first, and who has sent its last is owed none.
@@ -219,6 +222,8 @@ class AveragingServers(System):
         coarse, momentum = self.coarse(state), self.momentum(state, places)
         if momentum:
             await node.compute(self.accounts.passes(5), self.accounts.go_on, state.books, momentum)
+        else:
+            self.accounts.forget_velocity(state.books)
         answers = await node.compute(self.accounts.answering, self.accounts.answer, state.books, places, key, coarse)
         numbers = [float(state.furthest), float(state.period), self.scale(node.name, state.rhythm), float(coarse)]
         if len(desk.members) == 1 and node.name != node.global_server:

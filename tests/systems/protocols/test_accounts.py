@@ -157,6 +157,16 @@ def test_nothing_is_lost_and_all_counts_as_often_as_it_should(
         assert float(link.kept().abs().max()) < 1e-4, event
 
 
+def test_a_momentum_ends_with_the_late_rounds_that_it_is_of() -> None:
+    link = OneLink(0.0)
+    link.books.parts = torch.ones_like(link.x)
+    link.accounts.go_on(link.books, 0.5)
+    link.accounts.forget_velocity(link.books)
+    before = link.books.total.clone()
+    link.accounts.go_on(link.books, 0.5)
+    torch.testing.assert_close(link.books.total - before, 0.5 * link.books.parts)
+
+
 def test_a_reply_that_is_lost_takes_nothing_with_it() -> None:
     """A round that never arrived stays in x, however often its member has to ask."""
     link = OneLink(0.25)
