@@ -127,7 +127,7 @@ class Base:
         def kind_of(name: str) -> str:
             since = next((kind for each, kind in AGAIN.items() if f"{name}-".startswith(f"{each}-")), "")
             how = "-fast" if name.endswith("-fast") else "-seldom" if is_seldom(known, name) else ""
-            return f"{since if since == WORKERS else ''}{how}" if how else since
+            return f"{since if since in (WORKERS, FLAT) else ''}{how}" if how else since
 
         others = [name for name in known.systems if name not in OVERLAPS]
         for kind in sorted(set(map(kind_of, others))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,11 @@ from testbed.experiment.load import find, load
 from testbed.files import write_whole
 
 LONGER = (100, 200)  # steps between two averagings
-SELDOM = {"local-sgd": (400, 800), "local-sgd-4-bits": (400, 800)}  # of these besides, with twice the file's steps
+# By workload, the periods of these besides, with twice the file's steps.
+SELDOM = {
+    "own": {"local-sgd": (400, 800), "local-sgd-4-bits": (400, 800)},
+    "own-gpt": {"local-sgd": (400, 800), "local-sgd-4-bits": (400, 800), "muloco-flat": (400, 800)},
+}
 # By workload, who is first on a fast device, where one average or none is all that a target takes, and searched there
 # once more, by another name: with periods up to 200 steps where that is in a region, and with 800 where it is on a WAN.
 FAST = {"own": ("hierarchical-local-sgd",), "own-gpt": ("local-sgd-800", "local-sgd-4-bits-800")}
@@ -36,7 +40,7 @@ def tuned(plan: Plan, workload: str) -> str:
         search_missing(plan, workload, searched)
     known = tomllib.loads(to.read_text())["systems"] if to.is_file() else {}
     to.parent.mkdir(parents=True, exist_ok=True)
-    data = longer(searched if plan.trials else find(workload), plan.systems)
+    data = longer(searched if plan.trials else find(workload), plan.systems, SELDOM[workload])
     data["systems"] |= {name: options for name, options in known.items() if name.endswith("-fast")}
     write_whole(to, tomli_w.dumps(data))
     for name in FAST[workload] if plan.trials else ():
@@ -99,14 +103,17 @@ def is_seldom(experiment: Any, system: str) -> bool:
     return period_of(experiment, system) > max(LONGER)
 
 
-def longer(path: Path, chosen: Sequence[str]) -> dict[str, Any]:
-    """A file's tables with one more system for each of `LONGER` and each system that averages more often than that."""
+def longer(path: Path, chosen: Sequence[str], seldom: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """A file's tables with one more system for each of `LONGER` and each system that averages more often than that.
+
+    `seldom`: still longer periods of some.
+    """
     data, known = tomllib.loads(path.read_text()), load(path)[0].experiment
     systems: dict[str, Any] = {}
     for name in chosen or known.systems:
         options, period = data["systems"].get(name, {}), period_of(known, name)
         systems[name] = options
-        for steps in (*LONGER, *SELDOM.get(name, ())) if period else ():
+        for steps in (*LONGER, *seldom.get(name, ())) if period else ():
             if steps > period:
                 systems[f"{name}-{steps}"] = {**options, "of": options.get("of", name), "local_steps": steps}
     return {**data, "systems": systems}
