@@ -133,8 +133,7 @@ def test_who_averages_seldom_has_twice_the_steps(tmp_path: Path, monkeypatch: py
     base = GRID["Base"].of(GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path), "own")
     kinds = ["", "-again", "-by-long-run", "-flat", "-late", "-seldom", "-workers"]
     assert list(asked) == [f"base{kind}" for kind in kinds]
-    flat = [kind for kind in kinds if 'topology.kind="flat"' in asked[f"base{kind}"]]
-    assert flat == ["-flat"] and asked["base-flat"][0] == ["muloco-flat"]
+    assert asked["base-flat"][0] == ["muloco-flat"]
     assert asked["base-workers"][0] == ["streaming-diloco-workers", "local-sgd-4-bits"]
     assert base.overlapping == ["concord", "weightgrad", "deco"]
     again = set(asked["base-again"][0])
@@ -311,15 +310,14 @@ def test_who_needs_no_wan_is_searched_on_a_fast_device_once_more(
     plan = GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0",), (), 8, tmp_path)
     systems = tomllib.loads(Path(GRID["tuned"](plan, "own")).read_text())["systems"]
     names = [words[words.index("--systems") + 1] for words in asked]
-    assert "muloco" in names[0].split(",") and names[1:] == ["muloco-flat", "deco", "hierarchical-local-sgd"]
-    assert [words[0] for words in asked] == ["tune"] * 4 and asked[3][asked[3].index("--trials") + 1] == "8"
-    assert ['topology.kind="flat"' in words for words in asked] == [False, True, False, False]
-    assert ["run.stop_after_s=20" in words for words in asked] == [False, False, True, False]
+    assert "muloco" in names[0].split(",") and names[1:] == ["deco", "hierarchical-local-sgd"]
+    assert [words[0] for words in asked] == ["tune"] * 3 and asked[2][asked[2].index("--trials") + 1] == "8"
+    assert ["run.stop_after_s=20" in words for words in asked] == [False, True, False]
     fast = {"of": "hierarchical-local-sgd", "local_steps": 200, "rate": 0.0067}
     assert systems["hierarchical-local-sgd-fast"] == fast
     assert MAP["label"]("hierarchical-local-sgd-fast") == "Hierarchical local SGD, fast"
     GRID["tuned"](plan, "own")
-    assert len(asked) == 4
+    assert len(asked) == 3
 
 
 def test_what_is_new_in_a_file_is_searched_and_the_rest_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,15 +331,15 @@ def test_what_is_new_in_a_file_is_searched_and_the_rest_is_not(tmp_path: Path, m
         Path(words[words.index("--to") + 1]).write_text(f"# Tuned.\n{said}\n\n{systems}\n")
 
     monkeypatch.setattr(TUNED, "called", called)
-    plan = GRID["Plan"](("lan",), ("m60",), ("own",), ("baseline", "muloco-flat", "bgt"), ("0",), (), 8, tmp_path)
+    plan = GRID["Plan"](("lan",), ("m60",), ("own",), ("baseline", "deco", "bgt"), ("0",), (), 8, tmp_path)
     searched = tmp_path / "own-tuned.toml"
     searched.write_text("# Tuned.\n# baseline: loss in 1 s\n\n[systems.baseline]\nrate = 0.1\n")
     TUNED.search_missing(plan, "own", searched)
-    assert asked == ["bgt", "muloco-flat"] and list(tmp_path.iterdir()) == [searched]
-    said = ["# Tuned.", "# baseline: loss in 1 s", "# bgt: loss in 2 s", "# muloco-flat: loss in 2 s"]
+    assert asked == ["bgt", "deco"] and list(tmp_path.iterdir()) == [searched]
+    said = ["# Tuned.", "# baseline: loss in 1 s", "# bgt: loss in 2 s", "# deco: loss in 2 s"]
     assert searched.read_text().splitlines()[:4] == said
     rates = {name: options["rate"] for name, options in tomllib.loads(searched.read_text())["systems"].items()}
-    assert rates == {"baseline": 0.1, "bgt": 0.5, "muloco-flat": 0.5}
+    assert rates == {"baseline": 0.1, "bgt": 0.5, "deco": 0.5}
 
 
 def test_what_averages_seldom_is_searched_there_by_its_rate_alone(
@@ -359,7 +357,7 @@ def test_what_averages_seldom_is_searched_there_by_its_rate_alone(
     monkeypatch.setattr(TUNED, "called", called)
     plan = GRID["Plan"](("lan",), ("m60",), ("own-gpt",), (), ("0",), (), 8, tmp_path)
     systems = tomllib.loads(Path(GRID["tuned"](plan, "own-gpt")).read_text())["systems"]
-    for words, name in zip(asked[3:], ("local-sgd-800", "local-sgd-4-bits-800"), strict=True):
+    for words, name in zip(asked[2:], ("local-sgd-800", "local-sgd-4-bits-800"), strict=True):
         assert words[words.index("--systems") + 1] == name and words[words.index("--fixed") + 1] == "local_steps"
         assert "training.steps=2600" in words and words[1].endswith("own-gpt.toml")
         assert systems[f"{name}-fast"] == {"of": "local-sgd", "local_steps": 800, "rate": 0.01}

@@ -60,7 +60,7 @@ from own_rows import (
     of_played,
     steps_needed,
 )
-from own_tuned import FLAT, LATE, is_seldom, together_of, topology_of, tuned
+from own_tuned import LATE, is_seldom, together_of, tuned
 
 import testbed
 from testbed.experiment.load import load
@@ -68,7 +68,7 @@ from testbed.experiment.load import load
 OVERLAPS = (OURS, "weightgrad", "deco")  # workers go on meanwhile: the steps to a target depend on the network
 DEVICES = ("m60", "l40s", "h100")
 WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final metrics are compared
-WORKERS = "-workers"  # what is between them, in the tree
+WORKERS, FLAT = "-workers", "-flat"  # what is between workers: in the tree, and past the LPSs
 # Searched when the others were played already, once more or for the first time: their plays have folders of their own.
 AGAIN = {
     "streaming-diloco-workers": WORKERS,
@@ -91,15 +91,13 @@ class Others:
     """Some of a workload's others: their run, and the steps that each seed took.
 
     `needed`: those steps, between two of them where the tests say so, and `resolution`, the part by which they may be
-    off. `periods`: see `together_of`. `more`: the settings that they are played with, `topology` those that they are
-    timed with as well.
+    off. `periods`: see `together_of`. `more`: the settings that they are played with.
     """
 
     run: testbed.Run
     needed: pd.DataFrame
     periods: Mapping[str, int]
     more: Sequence[str]
-    topology: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -133,8 +131,7 @@ class Base:
         for kind in sorted(set(map(kind_of, others))):
             chosen = {name: together_of(known, name) for name in others if kind_of(name) == kind}
             more = at_most(2 * steps) if any(is_seldom(known, name) for name in chosen) else []
-            topology = topology_of(next(iter(chosen)))
-            kinds[kind] = others_in(plan, folder / f"base{kind}", experiment, chosen, more, topology)
+            kinds[kind] = others_in(plan, folder / f"base{kind}", experiment, chosen, more)
         overlapping = [name for name in known.systems if name in OVERLAPS]
         return cls(experiment, kinds, overlapping, steps, len(known.topology.regions), known.compute.device)
 
@@ -145,13 +142,12 @@ def others_in(
     experiment: str,
     periods: Mapping[str, int],
     more: Sequence[str],
-    topology: Sequence[str],
     *where: str,
 ) -> Others:
     """Play some of the others to the target, on the file's own network unless `where` says another."""
-    run = played(plan, folder, experiment, periods, "--seeds", ",".join(plan.seeds), *where, *topology, *more)
+    run = played(plan, folder, experiment, periods, "--seeds", ",".join(plan.seeds), *where, *more)
     needed = steps_needed(run)
-    return Others(run, needed[needed.index.isin(periods, level="system")], periods, more, topology)
+    return Others(run, needed[needed.index.isin(periods, level="system")], periods, more)
 
 
 def measured(plan: Plan, workload: str) -> list[pd.DataFrame]:
@@ -221,7 +217,7 @@ class Cell:
             folder = self.plan.records / self.workload / f"base-{region_count(self.profile)}-regions-{name}"
             with PLAYING:  # it is the same on all devices
                 periods, where = {name: known.periods[name]}, cell(self.profile, self.base.device)
-                here = others_in(self.plan, folder, self.base.experiment, periods, known.more, known.topology, *where)
+                here = others_in(self.plan, folder, self.base.experiment, periods, known.more, *where)
             others = pd.concat([others.query("system != @name"), self._timed(f"timed-{name}", here)])
 
     def _timed(self, folder: str, known: Others) -> pd.DataFrame:
@@ -230,7 +226,7 @@ class Cell:
             return pd.DataFrame(columns=COLUMNS)
         sized = ["--timing-only", "--sizes", os.path.relpath(known.run.folder), "--seeds", self.plan.seeds[0]]
         most = ceil(known.needed["steps"].max()) + max(known.periods.values())
-        timed = self._play(folder, list(known.periods), *sized, *known.topology, *length(most))
+        timed = self._play(folder, list(known.periods), *sized, *length(most))
         return of_others(timed, known.needed, known.periods)
 
     def _end_s(self, run: testbed.Run) -> float:
@@ -257,15 +253,12 @@ def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
     own = own[(own["profile"] == known.topology.profile) & (own["device"] == known.compute.device)]
     others = list(own["best_other"].dropna())
 
-    def play(folder: str, systems: Sequence[str], steps: int, *topology: str) -> pd.DataFrame:
+    def play(folder: str, systems: Sequence[str], steps: int) -> pd.DataFrame:
         at = plan.records / workload / folder
-        words = ["--seeds", ",".join(plan.seeds), *topology, *length(steps)]
-        return ends_of(played(plan, at, experiment, systems, *words))
+        return ends_of(played(plan, at, experiment, systems, "--seeds", ",".join(plan.seeds), *length(steps)))
 
     steps = WORKLOADS[workload]
-    flat = [name for name in others if topology_of(name)]
-    both = play("finals", [OURS, *(name for name in others if name not in flat)], steps)
-    both = pd.concat([both, *(play(f"finals-{name}", [name], steps, *topology_of(name)) for name in flat)])
+    both = play("finals", [OURS, *others], steps)
     rows = [both.assign(alike="steps")]
     if others:
         longer = play("finals-longer", [OURS], in_as_much_time(both, steps))
@@ -288,7 +281,7 @@ def wholes(plan: Plan, workload: str, systems: pd.DataFrame, cells: pd.DataFrame
     for profile, device, name in said[["profile", "device", "best_other"]].itertuples(index=False):
         more = at_most(2 * known.training.steps) if is_seldom(known, name) else []
         folder = plan.records / workload / f"{profile}-{device}" / f"whole-{name}"
-        words = ["--seeds", plan.seeds[0], *cell(profile, device), *topology_of(name), *more]
+        words = ["--seeds", plan.seeds[0], *cell(profile, device), *more]
         found = of_played(played(plan, folder, experiment, [name], *words), 0.0)
         timed = systems.query("workload == @workload and profile == @profile and device == @device and system == @name")
         both = found.merge(timed[["seed", "target_s"]].rename(columns={"target_s": "timed_s"}), on="seed")

@@ -23,14 +23,8 @@ SELDOM = {
 # once more, by another name: with periods up to 200 steps where that is in a region, and with 800 where it is on a WAN.
 FAST = {"own": ("hierarchical-local-sgd",), "own-gpt": ("local-sgd-800", "local-sgd-4-bits-800")}
 THERE = "l40s"
-FLAT = "-flat"  # in the name of who is played in the flat topology
 LATE = ("deco",)  # far behind the best other on the file's own network: nobody waits for its end
 BRIEF_S = {"own": 20, "own-gpt": 40}  # of its trials, two to three times what the best other takes
-
-
-def topology_of(name: str) -> list[str]:
-    """The topology of a system that has another than the file's, on the command line."""
-    return settings('topology.kind="flat"') if FLAT in name else []
 
 
 def tuned(plan: Plan, workload: str) -> str:
@@ -55,7 +49,7 @@ def search_missing(plan: Plan, workload: str, searched: Path) -> None:
     names = list(plan.systems) or list(load(workload)[0].experiment.systems)
     known = tomllib.loads(searched.read_text())["systems"] if searched.is_file() else {}
     missing = [name for name in names if name not in known]
-    alone = {name: where for name in missing if (where := [*topology_of(name), *brief(workload, name)])}
+    alone = {name: where for name in missing if (where := brief(workload, name))}
     together = [name for name in missing if name not in alone]
     for some, where in [(together, []), *(([name], where) for name, where in alone.items())]:
         if some:

@@ -320,6 +320,16 @@ def _check_sizes(data: Mapping[str, Any], systems: Collection[str], source: str)
             raise InputError(f"{source}: compute.sizes: no system '{name}' here{nearest(str(name), systems)}")
 
 
+def _check_topology(experiment: Experiment, system: str, source: str) -> None:
+    """A system can run where its servers are to stand, and has some where it is told its own place for them."""
+    kind, own = experiment.kind_of(system), experiment.systems[system].topology is not msgspec.UNSET
+    if own and kind.peers:
+        raise InputError(f"{source}: systems.{system}.topology: its workers have no server; leave it out")
+    if (where := experiment.topology_of(system)) not in kind.topologies:
+        key, wanted = "its topology" if own else "topology.kind", " or ".join(kind.topologies)
+        raise InputError(f"{source}: systems.{system}: {key} is '{where}'; it needs '{wanted}'")
+
+
 def _check_names(experiment: Experiment, source: str) -> None:
     """Names that only their own part knows: each part's own error, with the file in front."""
     from testbed.workloads.workload import check_fits  # which needs torch: what has been found wrong by now did not
@@ -343,9 +353,7 @@ def _check_names(experiment: Experiment, source: str) -> None:
     if len(set(top.regions)) < len(top.regions):
         raise InputError(f"{source}: topology.regions: a region is named twice")
     for system in experiment.systems:
-        if top.kind not in experiment.kind_of(system).topologies:
-            wanted = " or ".join(experiment.kind_of(system).topologies)
-            raise InputError(f"{source}: systems.{system}: topology.kind is '{top.kind}'; it needs '{wanted}'")
+        _check_topology(experiment, system, source)
         if experiment.compute.gpus > 1 and not experiment.kind_of(system).sums_gradients:
             raise InputError(
                 f"{source}: systems.{system}: what it sends cannot be added up among the GPUs of a worker first; "

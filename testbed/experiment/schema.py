@@ -258,9 +258,9 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
     def roles(self) -> Roles:
         """Who takes part; neighbours are those of all systems together."""
         top = self.topology
-        kinds = [self.kind_of(system) for system in self.systems]
-        beside = tuple(dict.fromkeys(kind.peers for kind in kinds if kind.peers is not None))
-        mesh = any(kind.mesh for kind in kinds)
+        shapes = dict.fromkeys(self.kind_of(system).peers or self.topology_of(system) for system in self.systems)
+        beside = tuple(kind for kind in shapes if kind != top.kind)
+        mesh = any(self.kind_of(system).mesh for system in self.systems)
         return Roles(tuple(top.regions), top.workers_per_region, top.server_region, top.kind, mesh, beside)
 
     def kind_of(self, system: str) -> type[System]:
@@ -268,10 +268,15 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
         of = self.systems[system].of
         return SYSTEMS[system if isinstance(of, msgspec.UnsetType) else of]
 
+    def topology_of(self, system: str) -> Literal["tree", "flat"]:
+        """Where the servers of a system stand: in its own topology, or in the experiment's."""
+        own = self.systems[system].topology
+        return self.topology.kind if isinstance(own, msgspec.UnsetType) else own
+
     def roles_of(self, system: str) -> Roles:
         """Who takes part, and who talks to whom, in a run of `system`."""
         kind = self.kind_of(system)
-        return replace(self.roles, kind=kind.peers or self.topology.kind, mesh=kind.mesh, beside=())
+        return replace(self.roles, kind=kind.peers or self.topology_of(system), mesh=kind.mesh, beside=())
 
     @cached_property
     def plan(self) -> NetworkPlan:

@@ -137,6 +137,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         `of = "weightgrad"` is a second WeightGrad beside the first
     rate : learning rate in the place of the one that the experiment's schedule begins with
     momentum : in the place of its SGD's
+    topology : "flat", where its workers are to talk to the global server past their LPSs, whatever others do
     tolerance : "none", unless given: servers wait for whoever is late, as papers print it. "leave-out": a server goes
         on without those who are not there `patience_s` (10) seconds after the first, if a share of `quorum` (0.5) of
         its workers, or regions, is; the global server after twice as long, since LPSs may wait first. Who comes back
@@ -146,6 +147,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     of: str | msgspec.UnsetType = msgspec.UNSET
     rate: Rate | msgspec.UnsetType = msgspec.UNSET  # unset: no key of `as_dict`, which records hold
     momentum: Fraction | msgspec.UnsetType = msgspec.UNSET
+    topology: Literal["flat"] | msgspec.UnsetType = msgspec.UNSET
     tolerance: Literal["none", "leave-out"] | msgspec.UnsetType = msgspec.UNSET
     quorum: Share | msgspec.UnsetType = msgspec.UNSET
     patience_s: Positive | msgspec.UnsetType = msgspec.UNSET
