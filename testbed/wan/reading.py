@@ -96,6 +96,8 @@ def read_text(path: Path, hint: str = "", limit_bytes: int = LIMIT_BYTES) -> str
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        if isinstance(error, FileNotFoundError) and not path.is_absolute():
+            reason = f"{reason} in {Path.cwd()}"  # of a run that is resumed, maybe not where it was begun
         raise InputError(f"{path}: {reason}{tail}") from None
 
 

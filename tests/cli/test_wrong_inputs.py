@@ -60,7 +60,7 @@ WRONG = [
     ("plan swept.toml", "swept.toml: a series of 2 runs; set its swept keys to take one of them"),
     ("run mine.toml --set training.steps", "--set training.steps: write it as key.path=value"),
     ("run mine.toml --seeds 1,1", "--seeds run.seeds: a seed is named twice"),
-    ("run mine.toml --trace nowhere.csv", "--trace topology.trace: nowhere.csv: No such file or directory"),
+    ("run mine.toml --trace nowhere.csv", "--trace topology.trace: nowhere.csv: No such file or directory in /"),
     ("run mine.toml --set run.seeds=1 --sweep run.seeds=1,2", "run.seeds is given by --set and by --sweep: which"),
     ("run mine.toml --set run.seeds=1 --seeds 1,2", "run.seeds is given by --set and by --seeds: which of them?"),
     ("run mine.toml --set training.steps=many", "--set training.steps is 'many': expected int"),
