@@ -1,7 +1,7 @@
 # Everything a user types; `make help` lists it. Each variable below becomes an option of the command `testbed`.
 
 VARIABLES := TARGET FABRIC SYSTEMS SEEDS STEPS PROFILE DEVICE COMPUTE JOBS SCALE OUT RUN TRACE FAULT BUDGET PART LABEL
-OTHERS    := TORCH PYTHON PAPERS
+OTHERS    := TORCH PYTHON PAPERS WORKLOADS
 # They are given on make's own command line: an OUT or a DEVICE of the environment may be about something else.
 $(foreach name,$(VARIABLES),$(if $(filter environment,$(origin $(name))),$(eval undefine $(name))))
 TARGET    ?= cifarnet
@@ -156,7 +156,7 @@ reference-systems: setup-dev  ## every system, 200 steps, 3 seeds, into results/
 	$(TESTBED) bytes build/reference-entropy/systems/* > results/reference/systems/bytes-entropy.md
 	$(REWRITTEN)
 
-reference-faults: setup-dev  ## five systems under eight faults, into results/reference/faults: hours; goes on where it was stopped
+reference-faults: setup-dev  ## six systems under eight faults, into results/reference/faults: hours; goes on where it was stopped
 	$(call begin,faults,build/reference-faults)
 	mkdir -p results/reference/faults
 	cd build/reference-faults/faults/*/ && cp series.json summary.csv summary.md series.png $(CURDIR)/results/reference/faults/
@@ -183,8 +183,8 @@ reference-faults-emulated: setup-dev  ## a part of that on both fabrics, into re
 
 # Some 25 runs a workload and seed, and a timing-only one of each other system in each of the 15 cells. Its records are
 # kept, too, but for models, checkpoints and single events: another machine goes on with them.
-reference-own: setup-dev  ## our own system beside the best other, 5 networks x 3 devices x 2 workloads, into results/reference/own: a night; goes on where it was stopped
-	$(BIN)/python -P benchmarks/own_grid --records results/reference/own/records --out results/reference/own
+reference-own: setup-dev  ## our own system beside the best other, 5 networks x 3 devices x 2 workloads, into results/reference/own: a night, or WORKLOADS=own-gpt; goes on where it was stopped
+	$(BIN)/python -P benchmarks/own_grid $(if $(WORKLOADS),--workloads $(WORKLOADS)) --records results/reference/own/records --out results/reference/own
 
 SKEWED := baseline,weightgrad,local-sgd,concord,concord-waits-for-wan,concord-feedback,concord-coarsest,concord-counts-once,concord-no-momentum
 

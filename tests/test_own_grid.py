@@ -89,6 +89,11 @@ def test_what_is_known_is_written_after_each_workload(tmp_path: Path, monkeypatc
         GRID["main"]()
     assert pd.read_csv(tmp_path / "grid.csv")["speedup"].tolist() == [2.0, 2.0]
     assert "own, as many steps" in (tmp_path / "grid.md").read_text()
+    monkeypatch.setattr("sys.argv", ["own_grid", "--workloads", "own-gpt", "--out", str(tmp_path)])
+    monkeypatch.setitem(scope, "wholes", lambda *_: pd.DataFrame())
+    GRID["main"]()
+    for name in ("systems", "finals", "grid"):  # what is known of the rest stays
+        assert list(pd.read_csv(tmp_path / f"{name}.csv")["workload"].unique()) == ["own", "own-gpt"]
 
 
 def test_the_kept_map_is_what_the_kept_tables_give() -> None:

@@ -28,7 +28,8 @@ PAGES = {
     path.name: path
     for path in (
         ROOT / "README.md",
-        *(DOCS / f"{name}.md" for name in ("reference", "codecs", "gpu", "papers", "cluster", "isgq", "own-system")),
+        *(DOCS / f"{name}.md" for name in ("reference", "codecs", "gpu", "papers", "cluster", "isgq")),
+        DOCS / "own-system-map.md",
     )
 }
 EXCERPT = re.compile(r"(<!-- from (\S+) -->\n).*?(<!-- end -->\n)", re.DOTALL)

@@ -28,7 +28,7 @@ is the end of a run besides, played once in each cell with as many steps as the 
 averages every so many steps its next averaging, or of Local SGD one right then; all others hold it at once.
 
 Writes systems.csv, finals.csv and wholes.csv each time that a workload is done, and `own_map.py` makes of them what
-people read.
+people read. What they hold of workloads that are not asked for stays.
 """
 
 from __future__ import annotations
@@ -307,13 +307,19 @@ def main() -> None:
     options = vars(parser.parse_args())
     out: Path = options.pop("out")
     plan = Plan(**{**options, "changes": tuple(options["changes"])})
-    systems, ends, confirmed = pd.DataFrame(), pd.DataFrame(), pd.DataFrame()
+    systems, ends, confirmed = (of_the_rest(out, name, plan.workloads) for name in ("systems", "finals", "wholes"))
     for workload in plan.workloads:  # what is known after each is written: the next takes hours
         systems = pd.concat([systems, *measured(plan, workload)], ignore_index=True)
         cells = mapped(out, systems=systems)
         ends = pd.concat([ends, finals(plan, workload, cells)], ignore_index=True)
         confirmed = pd.concat([confirmed, wholes(plan, workload, systems, cells)], ignore_index=True)
         mapped(out, finals=ends, wholes=confirmed)
+
+
+def of_the_rest(out: Path, name: str, workloads: Sequence[str]) -> pd.DataFrame:
+    """What a kept table holds of workloads that are not asked for."""
+    path = out / f"{name}.csv"
+    return pd.read_csv(path).query("workload not in @workloads") if path.is_file() else pd.DataFrame()
 
 
 def mapped(out: Path, **tables: pd.DataFrame) -> pd.DataFrame:

@@ -71,6 +71,6 @@ def _tune(options: argparse.Namespace) -> int:
     ]
     print(markdown_table(["system", "as it stood", "tuned", "with"], cells))
     picture = folder / "search.png"
-    save(search.draw(tune.frame(found), str(Target.asked(experiment.target, MetricInfo()))), picture)
+    save(search.draw(tune.frame(tune.searched(folder)), str(Target.asked(experiment.target, MetricInfo()))), picture)
     print(f"written: {to}\npicture: {picture}")
     return 0

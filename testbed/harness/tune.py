@@ -144,6 +144,11 @@ def outcomes(folder: Path) -> list[Outcome]:
         raise InputError(f"{path}: {error}; delete it to search again") from None
 
 
+def searched(folder: Path) -> dict[str, list[Outcome]]:
+    """The trials of all systems that a folder holds, those of earlier searches with them."""
+    return {path.parent.name: outcomes(path.parent) for path in sorted(folder.glob(f"*/{TRIALS_FILE}"))}
+
+
 def best(found: Sequence[Outcome]) -> Outcome:
     """The trial with the least score of those that reach the target, or else of all; the first of equals."""
     return min(found, key=lambda outcome: (not outcome.reached, outcome.score))

@@ -35,8 +35,8 @@ Decisions:
 5. Who trains on with others only now and then makes steps of its own batch: hence the rate, of which the experiment
    states the one for the whole batch. `scaled` turns this off. What it makes is little then, and the mean of n has a
    root of n less noise: so that is counted more than once (an outer rate; Reddi et al. 2021, DiLoCo), at most that
-   root. In a steep direction g times leave up to 1 - (1 + 1/e) g of a distance (docs/own-system.md): above 1.46 it
-   swings, so g is 1.4.
+   root. In a steep direction g times leave up to 1 - (1 + 1/e) g of a distance (docs/own-system-rules.md): above 1.46
+   it swings, so g is 1.4.
 6. Answers tell the furthest step. A worker that is behind by more than the part `lag` of it (a straggler, one that was
    dead) goes on from there: what it had no time for is not made.
 7. A role that was dead goes on with what it knew, with the rounds that were under way set right. One that begins afresh

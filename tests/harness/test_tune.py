@@ -259,6 +259,9 @@ def test_the_command_writes_a_file(
     assert "written: cifarnet-tuned.toml" in capsys.readouterr().out
     [point] = load("cifarnet-tuned.toml")
     assert list(point.experiment.systems) == ["baseline"]
+    assert main([word.replace("baseline", "fp16") for word in command]) == 0  # its picture has both
+    known = tune.searched(Path("results/tune/cifarnet"))
+    assert {name: len(trials) for name, trials in known.items()} == {"baseline": 2, "fp16": 2}
     assert main([*command, "--seeds", "0"]) == 2
     assert "--seeds: 0 is one of run.seeds" in capsys.readouterr().err
 

@@ -124,14 +124,14 @@ def test_the_page_has_how_steep_a_direction_may_be() -> None:
     root = Path(__file__).parents[2]
     late = runpy.run_path(str(root / "benchmarks" / "late_answers.py"), run_name="imported")
     found = late["by_rest"](0.9)
-    assert late["table"](found) in (root / "docs" / "own-system.md").read_text()
+    assert late["table"](found) in (root / "docs" / "own-system-rules.md").read_text()
     assert (root / "results/reference/late-answers/late-answers.md").read_text() == late["table"](found) + "\n"
     for delay, rest in ((3, 0), (9, 0), (5, 5)):
         limit = 2 * 1.9 * late["steepest"](found[rest][late["DELAYS"].index(delay)])
         below, above = apart(torch.tensor([0.95 * limit, 1.05 * limit]), delay, rest, rounds=300)
         assert below < 0.5 and above > 2
     outer = late["by_outer_rate"](0.9)
-    assert late["outer_table"](outer) in (root / "docs" / "own-system.md").read_text()
+    assert late["outer_table"](outer) in (root / "docs" / "own-system-rules.md").read_text()
     assert (root / "results/reference/late-answers/outer-rates.md").read_text() == late["outer_table"](outer) + "\n"
     for delay, outer_rate in ((5, 1.6), (13, 1.6), (70, 2.0)):
         limit = 2 * 1.9 * late["steepest"](outer[outer_rate][late["DELAYS"].index(delay)])

@@ -5,7 +5,7 @@ their own gradients have made rho e of it: |rho| is below 1, and near 0 or negat
 answer takes e away, which leaves (rho - 1) e: in a steep direction the difference is corrected twice and turns round. A
 next round that begins at once does so again, and the copies swing about their mean, or away from it, with every round.
 Steps without a round let it settle first. With momentum m, with which the swing of a steep direction shrinks by sqrt(m)
-a step, that takes about 2 / (1 - m) steps; docs/own-system.md has what they do.
+a step, that takes about 2 / (1 - m) steps; docs/own-system-rules.md has what they do.
 
 With a delay of a step or two only the steepest directions are overcorrected, and those are few: then a next round may
 begin at once, and bring more.
