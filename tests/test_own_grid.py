@@ -362,7 +362,7 @@ def test_what_averages_seldom_is_searched_there_by_its_rate_alone(
     monkeypatch.setattr(TUNED, "called", called)
     plan = GRID["Plan"](("lan",), ("m60",), ("own-gpt",), (), ("0",), (), 8, tmp_path)
     systems = tomllib.loads(Path(GRID["tuned"](plan, "own-gpt")).read_text())["systems"]
-    for words, name in zip(asked[2:], ("local-sgd-800", "local-sgd-4-bits-800"), strict=True):
+    for words, name in zip(asked[2:], TUNED.FAST["own-gpt"], strict=True):
         assert words[words.index("--systems") + 1] == name and words[words.index("--fixed") + 1] == "local_steps"
         assert "training.steps=2600" in words and words[1].endswith("own-gpt.toml")
         assert systems[f"{name}-fast"] == {"of": "local-sgd", "local_steps": 800, "rate": 0.01}

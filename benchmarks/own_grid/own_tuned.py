@@ -21,7 +21,10 @@ SELDOM = {
 }
 # By workload, who is first on a fast device, where one average or none is all that a target takes, and searched there
 # once more, by another name: with periods up to 200 steps where that is in a region, and with 800 where it is on a WAN.
-FAST = {"own": ("hierarchical-local-sgd",), "own-gpt": ("local-sgd-800", "local-sgd-4-bits-800")}
+FAST = {
+    "own": ("hierarchical-local-sgd",),
+    "own-gpt": ("local-sgd-800", "local-sgd-4-bits-800", "muloco-flat-800"),
+}
 THERE = "l40s"
 LATE = ("deco",)  # far behind the best other on the file's own network: nobody waits for its end
 BRIEF_S = {"own": 20, "own-gpt": 40}  # of its trials, two to three times what the best other takes
