@@ -108,10 +108,10 @@ def test_the_kept_map_is_what_the_kept_tables_give() -> None:
 def test_in_how_many_cells_ours_is_ahead_is_counted(cells: pd.DataFrame) -> None:
     reported, held = MAP["in_short"](cells).splitlines()
     assert reported == (
-        "- own, reported: ahead in 1 of 1 cells, by 2.83× at least; 1 intervals reach below 1; "
+        "- own, reported: ahead in 1 of 1 cells, 2.83× at least in each; 1 intervals reach below 1; "
         "at least twice as soon in 1 of 1 where the other waits for over half of its time."
     )
-    assert "2.24× at least" in held and "in 0 of 0 where" in held
+    assert "2.24× at least in each" in held and "in 0 of 0 where" in held
 
 
 @pytest.mark.slow

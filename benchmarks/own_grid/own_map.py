@@ -79,7 +79,7 @@ def in_short(frame: pd.DataFrame) -> str:
     for (workload, kind), cells in frame.dropna(subset="speedup").groupby(["workload", "map"], sort=False):
         waits = cells[cells["waiting"] > MOST]
         least = times(cells["speedup"].min())
-        won = f"ahead in {(cells['speedup'] > 1).sum()} of {len(cells)} cells, by {least} at least"
+        won = f"ahead in {(cells['speedup'] > 1).sum()} of {len(cells)} cells, {least} at least in each"
         open_ = f"{(cells['low'] < 1).sum()} intervals reach below 1"
         twice = f"{(waits['speedup'] >= AIM).sum()} of {len(waits)} where the other waits for over half of its time"
         said.append(f"- {workload}, {MAPS[kind]}: {won}; {open_}; at least twice as soon in {twice}.")
@@ -91,14 +91,14 @@ def heading(kind: str) -> str:
 
 
 def _table(frame: pd.DataFrame) -> str:
-    heads = [*KEYS, "best other", "its time", "of it waiting", "if it never waited", "ours", "speedup", "95 %"]
+    heads = [*KEYS, "best other", "speedup", "95 %", "ours", "its time", "of it waiting", "if it never waited"]
     rows = []
     for row in frame.to_dict("records"):
         interval = NONE if pd.isna(row["low"]) else f"{row['low']:.2f} to {row['high']:.2f}"
         other, alone, ours = (_or_none(row[key], duration) for key in ("other_s", "alone_s", "ours_s"))
         waits, speedup = _or_none(row["waiting"], percent), _or_none(row["speedup"], times)
         here = [*(row[key] for key in KEYS), label(row["best_other"])]
-        rows.append([*here, other, waits, alone, ours, speedup, interval])
+        rows.append([*here, speedup, interval, ours, other, waits, alone])
     return markdown_table(heads, rows)
 
 
