@@ -75,7 +75,7 @@ def caveats(run: Run, frame: pd.DataFrame) -> list[str]:
     if run.info.data.stand_in and trained:
         note = f" ({run.info.data.note})" if run.info.data.note else ""
         name = data_name(run.info).removeprefix("stand-in for ")
-        said.append(f"STAND-IN DATA: generated images in the place of {name}{note}; accuracies say nothing about it.")
+        said.append(f"STAND-IN DATA: generated data in the place of {name}{note}; scores on it say nothing.")
     said += [
         f"{row.system} seed {row.seed} ended with the trace, after {row.steps:,} steps."
         for row in frame.loc[frame["status"] == "ended"].itertuples()
