@@ -68,10 +68,10 @@ def test_where_every_worker_is_to_hold_the_model_another_system_may_be_the_best(
 @pytest.mark.slow
 def test_what_is_known_is_written_after_each_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one takes hours, and may be stopped."""
-    found = rows("m60", "concord", 1.0, 1.0) + rows("m60", "bgt", 2.0, 2.0)
+    found, stopped = rows("m60", "concord", 1.0, 1.0) + rows("m60", "bgt", 2.0, 2.0), "own"
 
     def measured(plan: Any, workload: str) -> list[pd.DataFrame]:
-        if workload == "never":
+        if workload == stopped:
             raise KeyboardInterrupt
         return [pd.DataFrame(found).assign(workload=workload)]
 
@@ -84,16 +84,26 @@ def test_what_is_known_is_written_after_each_workload(tmp_path: Path, monkeypatc
     scope = GRID["main"].__globals__
     monkeypatch.setitem(scope, "measured", measured)
     monkeypatch.setitem(scope, "finals", finals)
-    monkeypatch.setattr("sys.argv", ["own_grid", "--workloads", "own,never", "--out", str(tmp_path)])
+    monkeypatch.setattr("sys.argv", ["own_grid", "--workloads", "own-gpt,own", "--out", str(tmp_path)])
     with pytest.raises(KeyboardInterrupt):
         GRID["main"]()
     assert pd.read_csv(tmp_path / "grid.csv")["speedup"].tolist() == [2.0, 2.0]
-    assert "own, as many steps" in (tmp_path / "grid.md").read_text()
-    monkeypatch.setattr("sys.argv", ["own_grid", "--workloads", "own-gpt", "--out", str(tmp_path)])
+    assert "own-gpt, as many steps" in (tmp_path / "grid.md").read_text()
+    stopped = ""
+    monkeypatch.setattr("sys.argv", ["own_grid", "--workloads", "own", "--out", str(tmp_path)])
     monkeypatch.setitem(scope, "wholes", lambda *_: pd.DataFrame())
     GRID["main"]()
     for name in ("systems", "finals", "grid"):  # what is known of the rest stays
         assert list(pd.read_csv(tmp_path / f"{name}.csv")["workload"].unique()) == ["own", "own-gpt"]
+
+
+def test_a_workload_that_is_none_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["own_grid", "--workloads", "own-gtp", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        GRID["main"]()
+    assert "no workload 'own-gtp'; known: own, own-gpt" in capsys.readouterr().err
 
 
 def test_the_kept_map_is_what_the_kept_tables_give() -> None:

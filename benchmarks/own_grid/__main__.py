@@ -305,6 +305,8 @@ def main() -> None:
     parser.add_argument("--records", type=Path, default=Path("build/own"))
     parser.add_argument("--out", type=Path, default=Path("results/reference/own"))
     options = vars(parser.parse_args())
+    if unknown := [name for name in options["workloads"] if name not in WORKLOADS]:
+        parser.error(f"--workloads: no workload '{unknown[0]}'; known: {', '.join(WORKLOADS)}")
     out: Path = options.pop("out")
     plan = Plan(**{**options, "changes": tuple(options["changes"])})
     systems, ends, confirmed = (of_the_rest(out, name, plan.workloads) for name in ("systems", "finals", "wholes"))
@@ -323,9 +325,11 @@ def of_the_rest(out: Path, name: str, workloads: Sequence[str]) -> pd.DataFrame:
 
 
 def mapped(out: Path, **tables: pd.DataFrame) -> pd.DataFrame:
-    """Keep tables, and make the map of what is kept: its cells."""
+    """Keep tables, workloads in their order, and make the map of what is kept: its cells."""
     out.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
+        if len(table):
+            table = table.sort_values("workload", key=lambda each: each.map([*WORKLOADS].index), kind="stable")
         table.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
     subprocess.run([sys.executable, "-P", MAP, out], check=True)
     return pd.read_csv(out / "grid.csv")
