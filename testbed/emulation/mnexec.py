@@ -30,11 +30,19 @@ def main(arguments: list[str]) -> None:
         for option, value in options:
             _obey(libc, option, value)
         if command:
-            os.execvp(command[0], command)
+            _become(command)
     except getopt.GetoptError as error:
         sys.exit(f"mnexec: {error}; usage: mnexec [-cdnpv] [-a PID] [-r PRIORITY] COMMAND...")
     except OSError as error:
         sys.exit(f"mnexec: {error.filename or 'cannot go on'}: {error.strerror}")
+
+
+def _become(command: list[str]) -> None:
+    """Run a command in this process's place; who has folders on the PATH that are closed to it is told of the command."""
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.exit(f"mnexec: {command[0]}: {error.strerror}")
 
 
 def _obey(libc: ctypes.CDLL, option: str, value: str) -> None:

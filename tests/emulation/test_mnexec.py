@@ -41,7 +41,7 @@ def test_an_unknown_option_is_refused(arguments: list[str]) -> None:
 
 def test_a_missing_command_is_named() -> None:
     done = call("no-such-command")
-    assert done.returncode == 1 and "No such file" in done.stderr
+    assert done.returncode == 1 and "mnexec: no-such-command: " in done.stderr
 
 
 def test_it_is_installed_only_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
