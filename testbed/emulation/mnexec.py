@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _become(command: list[str]) -> None:
-    """Run a command in this process's place; who has folders on the PATH that are closed to it is told of the command."""
+    """Run a command in this process's place; an error names it, whatever folder of the PATH was to blame."""
     try:
         os.execvp(command[0], command)
     except OSError as error:
