@@ -79,7 +79,7 @@ def test_what_is_known_is_written_after_each_workload(tmp_path: Path, monkeypatc
         ends = [
             {"system": name, "seed": seed, "steps": 9, "metric": 0.5} for name in ("concord", "bgt") for seed in (0, 1)
         ]
-        return pd.DataFrame(ends).assign(workload=workload, final_loss=1.0, alike="steps", held_s=3.0)
+        return pd.DataFrame(ends).assign(workload=workload, final_loss=1.0, alike="steps", held_s=3.0, device="m60")
 
     scope = GRID["main"].__globals__
     monkeypatch.setitem(scope, "measured", measured)
@@ -88,7 +88,7 @@ def test_what_is_known_is_written_after_each_workload(tmp_path: Path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         GRID["main"]()
     assert pd.read_csv(tmp_path / "grid.csv")["speedup"].tolist() == [2.0, 2.0]
-    assert "own-gpt, as many steps" in (tmp_path / "grid.md").read_text()
+    assert "own-gpt, m60, as many steps" in (tmp_path / "grid.md").read_text()
     stopped = ""
     monkeypatch.setattr("sys.argv", ["own_grid", "--workloads", "own", "--out", str(tmp_path)])
     monkeypatch.setitem(scope, "wholes", lambda *_: pd.DataFrame())
@@ -393,14 +393,14 @@ def test_what_averages_now_and_then_is_held_with_its_next_averaging_or_with_one_
 def test_final_metrics_are_compared_seed_by_seed() -> None:
     records = [
         {"workload": "own", "alike": alike, "system": system, "seed": seed, "metric": metric + seed / 10}
-        | {"steps": steps, "held_s": 24.0}
+        | {"steps": steps, "held_s": 24.0, "device": "h100"}
         for alike, steps in (("steps", 400), ("time", 540))
         for system, metric in (("concord", 0.52), ("weightgrad", 0.5))
         for seed in range(3)
     ]
     by_steps, by_time = MAP["of_finals"](pd.DataFrame(records)).splitlines()
-    assert "own, as many steps" in by_steps and "(400 steps, 24.0 s)" in by_steps and "+0.02 ± " in by_steps
-    assert "own, as much time" in by_time and "(540 steps, 24.0 s)" in by_time
+    assert "own, h100, as many steps" in by_steps and "(400 steps, 24.0 s)" in by_steps and "+0.02 ± " in by_steps
+    assert "own, h100, as much time" in by_time and "(540 steps, 24.0 s)" in by_time
 
 
 def test_a_network_and_a_device_are_settings_of_the_experiment() -> None:

@@ -19,8 +19,8 @@ Five stages, each of which goes on where it was stopped:
    schedule of its rate is told so. On a network of more regions the steps of stage 2 are the fewest there may be: the
    more parts a batch is in, the more do those need whose workers train each by itself. Whoever is the best there by
    these is played with as many regions, until who is the best was (`confirmed`).
-4. Ours and the best other of the file's own cell are played for as many steps each, for the final metric; and ours for
-   as many as it makes in the other's time.
+4. Ours and the best other of the file's own network, on its own device and on the fastest, are played for as many steps
+   each, for the final metric; and ours for as many as it makes in the other's time.
 5. Where ours is at least twice as soon as who waits for over half of its time, that one is played there, too.
 
 Two maps: when the model that a system reports is at the target, and when every worker holds one that is. Of ours that
@@ -243,27 +243,36 @@ class Cell:
 
 
 def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
-    """Ours and the best other of the file's own cell after as many steps and in as much time, seed by seed.
+    """Ours and the best other of the file's own network after as many steps and in as much time, seed by seed.
 
-    `cells`: the map so far, as `own_map.py` writes it.
+    On the file's own device, and on the fastest. `cells`: the map so far, as `own_map.py` writes it.
     """
-    experiment = tuned(plan, workload)
-    known = load(experiment)[0].experiment
-    own = cells.query("workload == @workload and map == 'target_s'")
-    own = own[(own["profile"] == known.topology.profile) & (own["device"] == known.compute.device)]
-    others = list(own["best_other"].dropna())
+    known = load(tuned(plan, workload))[0].experiment
+    own = known.compute.device
+    devices = dict.fromkeys([own, plan.devices[-1]])
+    here = cells.query("workload == @workload and map == 'target_s'")
+    best = here[here["profile"] == known.topology.profile].set_index("device")["best_other"].dropna()
+    found = [
+        _finals(plan, workload, "finals" if device == own else f"finals-{device}", device, best.get(device))
+        for device in devices
+    ]
+    return pd.concat(found, ignore_index=True).assign(workload=workload)
+
+
+def _finals(plan: Plan, workload: str, folder: str, device: str, other: str | None) -> pd.DataFrame:
+    """Of `finals`, one device's."""
+    experiment, steps = tuned(plan, workload), WORKLOADS[workload]
 
     def play(folder: str, systems: Sequence[str], steps: int) -> pd.DataFrame:
-        at = plan.records / workload / folder
-        return ends_of(played(plan, at, experiment, systems, "--seeds", ",".join(plan.seeds), *length(steps)))
+        at, where = plan.records / workload / folder, settings(f'compute.device="{device}"')
+        return ends_of(played(plan, at, experiment, systems, "--seeds", ",".join(plan.seeds), *where, *length(steps)))
 
-    steps = WORKLOADS[workload]
-    both = play("finals", [OURS, *others], steps)
+    both = play(folder, [OURS, other] if other else [OURS], steps)
     rows = [both.assign(alike="steps")]
-    if others:
-        longer = play("finals-longer", [OURS], in_as_much_time(both, steps))
+    if other:
+        longer = play(f"{folder}-longer", [OURS], in_as_much_time(both, steps))
         rows.append(pd.concat([longer, both.query("system != @OURS")]).assign(alike="time"))
-    return pd.concat(rows, ignore_index=True).assign(workload=workload)
+    return pd.concat(rows, ignore_index=True).assign(device=device)
 
 
 def wholes(plan: Plan, workload: str, systems: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:

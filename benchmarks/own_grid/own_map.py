@@ -111,18 +111,16 @@ def label(system: str) -> str:
 
 
 def of_finals(frame: pd.DataFrame) -> str:
-    """A sentence for each workload, and for as many steps and as much time."""
+    """A sentence for each workload and device, and for as many steps and as much time."""
     said = []
-    for (workload, alike), here in frame.groupby(["workload", "alike"], sort=False):
+    for (workload, device, alike), here in frame.groupby(["workload", "device", "alike"], sort=False):
         by_seed = here.pivot(index="seed", columns="system", values="metric")
         ended = here.groupby("system")[["steps", "held_s"]].mean()
         means = ", ".join(
             f"{label(name)} {by_seed[name].mean():.4g} ({row['steps']:.0f} steps, {duration(row['held_s'])})"
             for name, row in ended.iterrows()
         )
-        line = (
-            f"- {workload}, as {'many steps' if alike == 'steps' else 'much time'} on the file's own network: {means}"
-        )
+        line = f"- {workload}, {device}, as {'many steps' if alike == 'steps' else 'much time'}: {means}"
         if len(others := [name for name in by_seed if name != OURS]) == 1:
             apart = (by_seed[OURS] - by_seed[others[0]]).to_numpy()
             wide = half_width(apart) if len(apart) > 1 else nan
@@ -183,7 +181,7 @@ def main() -> None:
     cells = compared(pd.read_csv(folder / "systems.csv"))
     said = f"{markdown(cells)}\nIn short:\n\n{in_short(cells)}\n"
     if (last := folder / "finals.csv").is_file():
-        said += f"\nFinal metrics:\n\n{of_finals(pd.read_csv(last))}\n"
+        said += f"\nFinal metrics on the file's own network:\n\n{of_finals(pd.read_csv(last))}\n"
     if (whole := folder / "wholes.csv").is_file():
         said += f"\nPlayed in the cell, where ours is twice as soon as who waits:\n\n{of_wholes(pd.read_csv(whole))}\n"
     cells.to_csv(folder / "grid.csv", index=False, float_format="%.6g")
