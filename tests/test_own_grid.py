@@ -306,6 +306,8 @@ def test_who_averages_now_and_then_is_played_at_longer_periods_as_well(tmp_path:
     ]
     assert systems["local-sgd-200"] == {"of": "local-sgd", "local_steps": 200, "ahead": 0}
     assert systems["local-sgd-50-200"]["of"] == "local-sgd"
+    as_found = TUNED.longer(file, ["local-sgd", "local-sgd-50"], TUNED.SELDOM["own"], ["local-sgd"])["systems"]
+    assert list(as_found) == ["local-sgd", "local-sgd-50", "local-sgd-50-200"]
     assert MAP["label"]("local-sgd-200") == "Local SGD, 200" and MAP["label"]("local-sgd") == "Local SGD"
 
 
@@ -401,6 +403,43 @@ def test_final_metrics_are_compared_seed_by_seed() -> None:
     by_steps, by_time = MAP["of_finals"](pd.DataFrame(records)).splitlines()
     assert "own, h100, as many steps" in by_steps and "(400 steps, 24.0 s)" in by_steps and "+0.02 ± " in by_steps
     assert "own, h100, as much time" in by_time and "(540 steps, 24.0 s)" in by_time
+
+
+def test_final_metrics_are_of_the_file_s_own_device_and_of_the_fastest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    firsts = {"m60": "weightgrad", "h100": "local-sgd", "l40s": "bgt"}
+    best = [
+        {"workload": "own", "map": "target_s", "profile": "weightgrad-ec2", "device": device, "best_other": other}
+        for device, other in firsts.items()
+    ]
+    asked: list[tuple[str, list[str], tuple[str, ...]]] = []
+
+    def play(plan: Any, folder: Path, file: str, chosen: list[str], *words: str) -> list[str]:
+        asked.append((folder.name, chosen, words))
+        return chosen
+
+    def ends_of(chosen: list[str]) -> pd.DataFrame:
+        return pd.DataFrame({"system": chosen, "seed": 0, "metric": 0.5, "held_s": [10.0, 20.0][: len(chosen)]})
+
+    scope = GRID["main"].__globals__
+    for name, fake in {"played": play, "ends_of": ends_of, "tuned": lambda plan, workload: "own"}.items():
+        monkeypatch.setitem(scope, name, fake)
+    plan = GRID["Plan"](("lan",), ("m60", "l40s", "h100"), ("own",), (), ("0",), (), 8, tmp_path)
+    found = GRID["finals"](plan, "own", pd.DataFrame(best))
+    assert [(folder, chosen) for folder, chosen, _ in asked] == [
+        ("finals", ["concord", "weightgrad"]),
+        ("finals-longer", ["concord"]),
+        ("finals-h100", ["concord", "local-sgd"]),
+        ("finals-h100-longer", ["concord"]),
+    ]
+    assert all("training.steps=800" in words for folder, _, words in asked if "longer" in folder), "of twice the time"
+    assert all(
+        f'compute.device="{device}"' in words
+        for device, (_, _, words) in zip(["m60", "m60", "h100", "h100"], asked, strict=True)
+    )
+    by_device = found.groupby("device")["system"].unique().map(list)
+    assert by_device.to_dict() == {"m60": ["concord", "weightgrad"], "h100": ["concord", "local-sgd"]}
 
 
 def test_a_network_and_a_device_are_settings_of_the_experiment() -> None:
