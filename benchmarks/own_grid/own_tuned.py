@@ -19,7 +19,7 @@ SELDOM = {
     "own": {"local-sgd": (400, 800), "local-sgd-4-bits": (400, 800)},
     "own-gpt": {"local-sgd": (400, 800), "local-sgd-4-bits": (400, 800), "muloco-flat": (400, 800)},
 }
-# By workload, whose period is the searched one alone: Muon's steps take five gradients' time there, and averaged every 100
+# By workload, whose period is the searched one alone. Muon's steps take five gradients' time there: averaged every 100
 # steps the first seed computed for 69 s, which is 1.6 s on an H100 and twice what the best other takes anywhere there.
 AS_SEARCHED = {"own": ("muloco-flat",), "own-gpt": ()}
 # By workload, who is first on a fast device, where one average or none is all that a target takes, and searched there
