@@ -66,9 +66,10 @@ class CoCoD(CopiesSystem):
             state.mean = await node.compute(charge, self.floats.decode, answer.buffers)
             state.waits = False
 
-    async def answer(self, node: Node, messages: Sequence[Message], step: int) -> Message:
+    async def answers(self, node: Node, messages: Sequence[Message], step: int) -> Sequence[Message]:
         charge = self.task.encoding(self.floats, self.task.adding(self.floats, messages))
-        return Message("mean", step, await node.compute(charge, self._mean, messages))
+        mean = Message("mean", step, await node.compute(charge, self._mean, messages))
+        return [mean] * len(messages)
 
     def _move(self, state: CopyState) -> None:
         """Make the steps since the last meeting to the mean of it; the result is what is told at this one."""

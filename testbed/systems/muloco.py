@@ -88,7 +88,7 @@ class MuLoCo(CopiesSystem):
     @property
     def update_work(self) -> Work:
         """An update by Muon."""
-        return Work(self.muon.flops, self.muon.nbytes)
+        return Work(nbytes=self.muon.nbytes, gemm_flops=self.muon.flops)
 
     def copy(self) -> CopyState:
         initial = self.task.initial
@@ -110,9 +110,10 @@ class MuLoCo(CopiesSystem):
         taking = self.task.decoding(self.codec, answer) + self.task.passes(self.outer.passes + 2)
         await node.compute(taking, self._take, state, answer)
 
-    async def answer(self, node: Node, messages: Sequence[Message], step: int) -> Message:
+    async def answers(self, node: Node, messages: Sequence[Message], step: int) -> Sequence[Message]:
         charge = self.task.encoding(self.codec, self.task.adding(self.codec, messages))
-        return Message("mean", step, await node.compute(charge, self._mean, messages))
+        mean = Message("mean", step, await node.compute(charge, self._mean, messages))
+        return [mean] * len(messages)
 
     def _telling(self, made: Buffers) -> Work:
         """The residual takes in what was learnt, is coded, and what is sent leaves it."""

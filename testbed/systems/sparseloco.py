@@ -6,7 +6,7 @@ agree on. What it has learnt is added to what it has not told yet, e, of which i
     e <- decay e + theta - weights;  sent = quantize(TopK(e));  e <- e - sent;  all: theta <- theta - rate mean(sent)
 
 Decisions: a copy is a region's in the tree and a worker's in the flat topology. Messages are exchanged whole, as the
-paper's all-gather does it: the global server passes all of them on to all. TopK is of runs of 4,096 elements of a layer
+paper's all-gather does it: the global server passes on to each the others'. TopK is of runs of 4,096 elements of a layer
 as it lies in memory, in the authors' code of blocks of 64 x 64; the mean is over all copies, as in Algorithm 1, where
 that code divides by those that sent an element. Steps after the last meeting stay local: the result is the mean of
 the copies.
@@ -81,10 +81,14 @@ class SparseLoCo(CopiesSystem):
         buffers = await node.compute(self._telling, self._tell, state, key)
         await node.send(node.server, Message("outer", step, buffers))
         answer = await node.recv(node.server)
-        await node.compute(self._adding(answer) + self.task.passes(5), self._take, state, answer)
+        told = self._all_told(node.name, buffers, answer)
+        await node.compute(self._adding(told) + self.task.passes(5), self._take, state, told)
 
-    async def answer(self, node: Node, messages: Sequence[Message], step: int) -> Message:
-        return Message("all", step, [buffer for message in messages for buffer in message.buffers])
+    async def answers(self, node: Node, messages: Sequence[Message], step: int) -> Sequence[Message]:
+        def of_others(own: Message) -> Buffers:
+            return [buffer for message in messages if message is not own for buffer in message.buffers]
+
+        return [Message("others", step, of_others(message)) for message in messages]
 
     def _telling(self, made: Buffers) -> Work:
         """The residual takes in what was learnt, is coded, and what is sent leaves it."""
@@ -97,18 +101,23 @@ class SparseLoCo(CopiesSystem):
         state.residual.sub_(self.codec.decode(buffers))
         return buffers
 
-    def _adding(self, answer: Message) -> Work:
-        copies = len(self.holders)
-        nbytes = [costs.size_of(answer.buffers) // copies] * copies
+    def _all_told(self, name: str, own: Buffers, answer: Message) -> list[Buffers]:
+        """What each copy has sent, in the order of the copies, so that all add up alike."""
+        parts, others = len(own), len(self.holders) - 1
+        if len(answer.buffers) != parts * others:
+            raise ProtocolError(f"{len(answer.buffers)} buffers are not the messages of {others} other copies")
+        told = [answer.buffers[start : start + parts] for start in range(0, parts * others, parts)]
+        at = self.holders.index(name)
+        return [*told[:at], own, *told[at:]]
+
+    def _adding(self, told: Sequence[Buffers]) -> Work:
+        nbytes = [costs.size_of(buffers) for buffers in told]
         return Work(coding_nbytes=costs.adding(self.codec, self.task.layout.size, nbytes))
 
-    def _take(self, state: CopyState, answer: Message) -> None:
+    def _take(self, state: CopyState, told: Sequence[Buffers]) -> None:
         """The step that all make with the mean of what all have sent."""
-        parts, left = divmod(len(answer.buffers), len(self.holders))
-        if left:
-            raise ProtocolError(f"{len(answer.buffers)} buffers are not the messages of {len(self.holders)} copies")
         total, add = torch.zeros_like(state.outer), adder(self.codec)
-        for start in range(0, len(answer.buffers), parts):
-            add(answer.buffers[start : start + parts], total)
+        for buffers in told:
+            add(buffers, total)
         state.outer.sub_(total, alpha=self.options.outer_rate / len(self.holders))
         state.weights.copy_(state.outer)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_runs import SMALL, Played, network, play, quadratic_task
 
-from testbed.record.events import Exchange, LinkBytes
+from testbed.record.events import Exchange, LinkBytes, Sent
 from testbed.roles.roles import Kind, Roles
 from testbed.systems import Task
 from testbed.wan.profile import Link
@@ -83,6 +83,19 @@ def test_all_go_on_from_the_same_parameters(kind: Kind) -> None:
     assert all(torch.equal(copy.outer, copies[0].outer) and torch.equal(copy.weights, copy.outer) for copy in copies)
     assert [event.included for event in played.of(Exchange)] == [["a", "b"]] * 4
     assert {"full", "full@a", "full@b"} == set(played.models)
+
+
+@pytest.mark.parametrize("kind", ["tree", pytest.param("flat", marks=pytest.mark.slow)])
+def test_each_is_told_what_the_others_have_sent(kind: Kind) -> None:
+    """As by an all-gather: what a copy has sent itself does not come back."""
+    played = run(kind, steps=3, chunk=4096, kept=0.5)
+    copies = played.system.holders  # type: ignore[attr-defined]
+    up = {event.node: event.nbytes for event in played.of(Sent) if event.node in copies and event.peer == "c/gs"}
+    down = {event.peer: event.nbytes for event in played.of(Sent) if event.node == "c/gs" and event.peer in copies}
+    assert up.keys() == down.keys() == set(copies)
+    for copy in copies:
+        others = sum(up.values()) - up[copy]
+        assert down[copy] == pytest.approx(others, rel=0.1), "but for what frames a message"
 
 
 def test_what_is_not_told_is_kept() -> None:

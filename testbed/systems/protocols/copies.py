@@ -55,8 +55,8 @@ class CopiesSystem(RegionalSystem):
         """What is left of a meeting where a segment ends, if training goes on while messages are on their way."""
 
     @abstractmethod
-    async def answer(self, node: Node, messages: Sequence[Message], step: int) -> Message:
-        """What the global server answers to the messages of all copies."""
+    async def answers(self, node: Node, messages: Sequence[Message], step: int) -> Sequence[Message]:
+        """What the global server answers to the messages of all copies, each: `messages` are in their order."""
 
     @property
     def holders(self) -> tuple[str, ...]:
@@ -98,9 +98,10 @@ class CopiesSystem(RegionalSystem):
         regions = sorted({region_of(client) for client in node.clients})
         async for step in node.steps(state):
             if self.due(step):
-                answer = await self.answer(node, await node.collect(node.clients), step)
+                answers = await self.answers(node, await node.collect(node.clients), step)
                 number = step // self.options.local_steps
                 node.record(
                     Exchange(time_s=node.now(), node=node.name, round=number, included=regions, reason="interval")
                 )
-                await node.broadcast(node.clients, answer)
+                for client, answer in zip(node.clients, answers, strict=True):
+                    await node.send(client, answer)
