@@ -1,7 +1,8 @@
 """What a computation costs: the time this machine took, or the time a named device would take.
 
-A device is described by three sourced figures in `devices.toml`: the rate it reaches on training arithmetic,
-the rate at which it moves memory, and the time to launch one computation. A plug-in adds one with
+A device is described by sourced figures in `devices.toml`: the rate it reaches on training arithmetic, the rate at which
+it moves memory, and the time to launch one computation; and where products of matrices by themselves are faster than
+training, their rate. A plug-in adds one with
 `DEVICES.add("mine", Device(...), __name__)`.
 """
 
@@ -27,13 +28,15 @@ class Work:
 
     `seconds` pass on any device: what the links between a worker's GPUs take (`testbed.roles.gpu_links`).
     `coding_nbytes` are moved by the coding and decoding of what travels (`testbed.codecs.costs`), which the records
-    keep apart from the rest of a step's compute time. Where there is nothing to do, nothing is charged.
+    keep apart from the rest of a step's compute time. `gemm_flops` are those of products of whole matrices that are no
+    part of a gradient: Muon's, low ranks'. Where there is nothing to do, nothing is charged.
     """
 
     flops: float = 0.0
     nbytes: float = 0.0
     coding_nbytes: float = 0.0
     seconds: float = 0.0
+    gemm_flops: float = 0.0
 
     def __add__(self, other: Work) -> Work:
         return Work(
@@ -41,31 +44,36 @@ class Work:
             self.nbytes + other.nbytes,
             self.coding_nbytes + other.coding_nbytes,
             self.seconds + other.seconds,
+            self.gemm_flops + other.gemm_flops,
         )
 
     @property
     def coding_share(self) -> float:
         """The part of the time that is coding's, by the memory moved; a computation with arithmetic has none."""
         moved = self.nbytes + self.coding_nbytes
-        return self.coding_nbytes / moved if moved and not self.flops else 0.0
+        return self.coding_nbytes / moved if moved and not (self.flops or self.gemm_flops) else 0.0
 
 
 NOTHING = Work()
 
 
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A modelled device; every rate is what training reaches, not the data sheet's peak."""
+    """A modelled device; every rate is what training reaches, not the data sheet's peak.
+
+    `gemm_gflops` is the rate of products of matrices by themselves; as training's, where it is not given.
+    """
 
     gflops: float
     memory_gbyte_s: float
     launch_ms: float
     source: str
+    gemm_gflops: float | None = None
 
     def seconds(self, work: Work) -> float:
         """Time for `work`."""
         if work == NOTHING:
             return 0.0
-        arithmetic_s = work.flops / (self.gflops * 1e9)
+        arithmetic_s = (work.flops / self.gflops + work.gemm_flops / (self.gemm_gflops or self.gflops)) / 1e9
         memory_s = (work.nbytes + work.coding_nbytes) / (self.memory_gbyte_s * 1e9)
         return self.launch_ms / 1e3 + arithmetic_s + memory_s + work.seconds
 

@@ -230,7 +230,9 @@ class Concord(AveragingServers):
     @property
     def update_work(self) -> Work:
         """What a worker's own step is charged."""
-        return Work(self.inner.flops, self.inner.nbytes) if isinstance(self.inner, Muon) else self.task.update_work
+        if isinstance(self.inner, Muon):
+            return Work(nbytes=self.inner.nbytes, gemm_flops=self.inner.flops)
+        return self.task.update_work
 
     def _x(self, state: WorkerState) -> torch.Tensor:
         """What is averaged of a worker."""

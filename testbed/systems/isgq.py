@@ -129,7 +129,7 @@ class ISGQ(System):
             self.factors.flops,
             costs.encoding(self.factors, self.factors.elements, costs.size_of(made[:cut])),
         )
-        return self.task.encoding(self.others, Work(flops=flops, coding_nbytes=nbytes))(made[cut:])
+        return self.task.encoding(self.others, Work(gemm_flops=flops, coding_nbytes=nbytes))(made[cut:])
 
     def _multiplying(self, message: Message) -> Work:
         """Decoding and multiplying the messages of all workers."""

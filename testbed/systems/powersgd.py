@@ -67,9 +67,9 @@ class PowerSGD(Means):
         super().__init__(task, options, {"p": p, "q": q})
         read = sum(layer.size for layer, rank in self.ranks.items() if rank)
         flops = sum(2.0 * rank * layer.size for layer, rank in self.ranks.items())
-        self.product = Work(flops, coding_nbytes=4.0 * read)
+        self.product = Work(gemm_flops=flops, coding_nbytes=4.0 * read)
         self.feedback = Work(coding_nbytes=12.0 * task.layout.size)  # two vectors are read, one is written
-        self.orthogonalizing = Work(sum(4.0 * n * rank**2 for _, n, _, rank in shapes))
+        self.orthogonalizing = Work(gemm_flops=sum(4.0 * n * rank**2 for _, n, _, rank in shapes))
 
     def initial_state(self, name: str) -> WorkerState | ServerState:
         if name not in self.task.roles.workers:

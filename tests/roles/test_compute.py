@@ -17,11 +17,21 @@ def test_a_modelled_device_adds_launch_arithmetic_and_memory() -> None:
     assert device.seconds(Work()) == 0, "nothing was started"
 
 
+def test_products_of_matrices_have_a_rate_of_their_own_where_one_is_known() -> None:
+    products = Work(gemm_flops=2e12)
+    assert DEVICES["m60"].seconds(products) == DEVICES["m60"].seconds(Work(flops=2e12))
+    faster = DEVICES["m60-gemm"]
+    assert faster.seconds(products) == pytest.approx(faster.launch_ms / 1e3 + 2e3 / faster.gemm_gflops)  # type: ignore[operator]
+    assert faster.seconds(Work(flops=2e12)) == DEVICES["m60"].seconds(products)
+    assert (products + products).gemm_flops == 4e12
+
+
 def test_of_one_computation_the_records_know_what_was_coding() -> None:
     both = Work(nbytes=3.0) + Work(coding_nbytes=1.0)
     assert both == Work(nbytes=3.0, coding_nbytes=1.0) and both.coding_share == 0.25
     assert Work(coding_nbytes=2.0).coding_share == 1
     assert Work().coding_share == Work(flops=1.0, coding_nbytes=1.0).coding_share == 0
+    assert Work(gemm_flops=1.0, coding_nbytes=1.0).coding_share == 0
 
 
 def test_every_device_has_a_source() -> None:

@@ -379,7 +379,7 @@ def test_muon_makes_the_steps_where_it_is_asked_for() -> None:
         optimizer.update(state, weights, gradient, task.rate_at(step))
     assert torch.equal(played.states[task.roles.workers[0]].weights, weights)
     system = Concord(task, ConcordOptions(inner="muon"))
-    assert (system.update_work.flops, system.update_work.nbytes) == (optimizer.flops, optimizer.nbytes)
+    assert (system.update_work.gemm_flops, system.update_work.nbytes) == (optimizer.flops, optimizer.nbytes)
 
 
 def test_momentum_that_cannot_be_averaged_is_refused() -> None:

@@ -121,7 +121,7 @@ def test_the_iteration_is_charged() -> None:
     """Five steps of products of 12 by 16, 12 by 12 and 12 by 16."""
     played = run("flat", steps=2)
     flops = 5 * (4 * 12 * 12 * 16 + 2 * 12**3)
-    assert played.system.update_work.flops == flops  # type: ignore[attr-defined]
+    assert played.system.update_work.gemm_flops == flops  # type: ignore[attr-defined]
     assert all(event.compute_s > 0 for event in played.of(StepDone))
 
 
