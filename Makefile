@@ -211,7 +211,9 @@ reference-own-ablations-h100: setup-dev  ## of these, the ones on a device so fa
 
 # $(call paired,FOLDER,OPTIONS): our own system and the best other, on one fabric.
 OWN_PAIR := build/reference-own-emulated
-OF_TWO   := --systems concord,weightgrad --set run.checkpoint_steps=40
+# At a checkpoint all roles wait for each other, which under an outage is what takes longest: the first one is after the
+# target. On the emulated fabric probes are handed in there, so that a run makes as many steps.
+OF_TWO   := --systems concord,weightgrad --set run.checkpoint_steps=240
 define paired
 	$(call begin,results/reference/own/records/own-tuned.toml,$(OWN_PAIR)/$(1),$(OF_TWO) $(2))
 	mkdir -p results/reference/own-emulated/$(1)
