@@ -17,7 +17,7 @@ takes, whatever it is and becomes, and steps go on meanwhile. With a, b, s, C an
              apart: workers never wait. With `drift` 1 they wait if r <= waiting
     rest     2 / (1 - momentum) steps between an answer and the next round, where answers come late (`rhythm`); of an
              LPS's only worker as long as the LPS's own link rests
-    rate     times 1 / sqrt(members) for each link that rests, of which each goes by its own part of the batch
+    rate     times 1 / sqrt(members) for each link that is late, of which each goes by its own part of the batch
     outer    what is told over such a link counts `outer_rate` times: C(g (x - a)), and s is a g-th of what comes of it;
              or once, and a server's z has a Nesterov momentum, `outer_momentum`
     code     C leaves out 0.05 of a mean square, or 0.25 where bits are half of the time between rounds (`servers`)
