@@ -27,7 +27,7 @@ options = $(if $(FABRIC),--fabric $(FABRIC)) $(if $(SYSTEMS),--systems "$(SYSTEM
           $(if $(DEVICE),--device $(DEVICE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out "$(OUT)") \
           $(if $(FAULT),--fault "$(FAULT)") $(if $(TRACE),--trace "$(TRACE)")
 
-.PHONY: gpu reference-gpu-counts reference-own reference-own-ablations reference-own-ablations-iid reference-own-ablations-dirichlet reference-own-ablations-h100 reference-own-emulated reference-late-answers reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-isgq-forms reference-papers reference-codecs reference-paper-scale docs wheel clean
+.PHONY: gpu reference-gpu-counts reference-own reference-own-ablations reference-own-ablations-iid reference-own-ablations-dirichlet reference-own-ablations-h100 reference-own-emulated reference-own-gemm reference-late-answers reference-reports help setup setup-dev check test test-fast test-all test-rest experiment replay plots report fidelity bench reference reference-systems reference-tuning reference-tuned reference-faults reference-faults-emulated reference-long reference-gpt reference-gpt-diloco reference-sensitivity reference-validation reference-scale reference-endurance reference-startup reference-cluster reference-terngrad-scaling reference-terngrad-histograms reference-threshold-figures reference-isgq-figures reference-isgq-forms reference-papers reference-codecs reference-paper-scale docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-26s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -227,6 +227,21 @@ reference-own-emulated: setup-dev  ## our own system and the best other on both 
 	$(call paired,simulated-outage,--fabric virtual $(OWN_OUTAGE))
 	$(call paired,emulated,--fabric mininet --set compute.dilation=40)
 	$(call paired,emulated-outage,--fabric mininet --set compute.dilation=40 $(OWN_OUTAGE))
+	$(REWRITTEN)
+
+# Who makes Muon's steps, searched where products of matrices are as fast as an M60 can make them, and beside it who does
+# not, whom that changes nothing for.
+OWN_GEMM := build/reference-own-gemm
+GEMM     := --set 'compute.device="m60-gemm"'
+reference-own-gemm: setup-dev  ## our own system and MuLoCo with Muon's products at half of an M60's peak, into results/reference/own-gemm: an hour; goes on where it was stopped
+	mkdir -p results/reference/own-gemm
+	test -f results/reference/own-gemm/own-gemm.toml || $(TESTBED) tune results/reference/own/records/own-tuned.toml $(GEMM) \
+	    --set 'systems.concord-muon={of="concord",inner="muon"}' --systems muloco-flat,concord-muon \
+	    --trials 8 --seeds 100 --out $(OWN_GEMM)/search --to results/reference/own-gemm/own-gemm.toml
+	$(call begin,results/reference/own-gemm/own-gemm.toml,$(OWN_GEMM))
+	$(call begin,results/reference/own/records/own-tuned.toml,$(OWN_GEMM),--systems concord,weightgrad $(GEMM))
+	$(TESTBED) compare $(OWN_GEMM)/own-*/*/ --over concord-muon --over concord --markdown results/reference/own-gemm/over.md >/dev/null
+	cp $(OWN_GEMM)/own-gemm/*/summary.csv $(OWN_GEMM)/search/search.png results/reference/own-gemm/
 	$(REWRITTEN)
 
 reference-late-answers: setup-dev  ## when copies whose averages arrive late come together, into results/reference/late-answers: seconds
