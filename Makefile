@@ -225,8 +225,8 @@ OWN_OUTAGE := --trace topologies/traces/early-outage.csv
 reference-own-emulated: setup-dev  ## our own system and the best other on both fabrics, and under an outage, into results/reference/own-emulated: an hour of an idle machine; goes on where it was stopped
 	$(call paired,simulated,--fabric virtual)
 	$(call paired,simulated-outage,--fabric virtual $(OWN_OUTAGE))
-	$(call paired,emulated,--fabric mininet --set compute.dilation=40)
-	$(call paired,emulated-outage,--fabric mininet --set compute.dilation=40 $(OWN_OUTAGE))
+	$(call paired,emulated,--fabric mininet --set compute.dilation=20)
+	$(call paired,emulated-outage,--fabric mininet --set compute.dilation=20 $(OWN_OUTAGE))
 	$(REWRITTEN)
 
 # Who makes Muon's steps, searched where products of matrices are as fast as an M60 can make them, and beside it who does
