@@ -41,8 +41,7 @@ def _tune(options: argparse.Namespace) -> int:
     from testbed.fabrics.registry import choose, virtual
     from testbed.files import write_whole
     from testbed.harness import cluster as machines
-    from testbed.harness import tune
-    from testbed.record.info import MetricInfo
+    from testbed.harness import session, tune
     from testbed.report.numbers.asked import Target
     from testbed.report.numbers.tables import markdown_table
     from testbed.report.pictures import search
@@ -56,21 +55,23 @@ def _tune(options: argparse.Namespace) -> int:
         import tomli_w  # noqa: F401
     except ImportError as error:
         raise InputError(f"testbed tune needs {error.name}: pip install 'geo-testbed[tune]'") from None
-    Assembly(experiment, allow_download=True, on_notice=print).workload  # noqa: B018 - data is fetched here
-    target = load.find(options.file).stem
+    metric = session.target_metric(experiment, Assembly(experiment, allow_download=True, on_notice=print).workload)
+    target = Target.asked(experiment.target, metric)
+    name = load.find(options.file).stem
     budget = tune.Budget(options.trials, options.seeds, options.fixed)
-    folder = options.out or Path("results", "tune", target)
+    folder = options.out or Path("results", "tune", name)
     on, jobs = cluster(options), options.jobs or len(os.sched_getaffinity(0))
     machines.check(on, kind, [experiment])
     with machines.joined(on, kind, [experiment], "cpu", print) as elsewhere:
         found = tune.tune(experiment, kind.name, budget, folder, jobs, elsewhere.run_all)
-    to = options.to or Path(f"{target}-tuned.toml")
-    write_whole(to, tune.tuned(experiment, found, budget))
+    to = options.to or Path(f"{name}-tuned.toml")
+    write_whole(to, tune.tuned(experiment, found, budget, target))
     cells = [
-        [name, trials[0].said, tune.best(trials).said, str(tune.best(trials).options)] for name, trials in found.items()
+        [system, trials[0].said, tune.best(trials).said, str(tune.best(trials).options)]
+        for system, trials in found.items()
     ]
     print(markdown_table(["system", "as it stood", "tuned", "with"], cells))
     picture = folder / "search.png"
-    save(search.draw(tune.frame(tune.searched(folder)), str(Target.asked(experiment.target, MetricInfo()))), picture)
+    save(search.draw(tune.frame(tune.searched(folder)), str(target)), picture)
     print(f"written: {to}\npicture: {picture}")
     return 0

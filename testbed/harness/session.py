@@ -99,7 +99,8 @@ def prepare(experiment: Experiment, request: Request) -> Path:
         data=DataInfo(
             dataset=dataset.name, stand_in=not dataset.real, note=dataset.note, fingerprint=_fingerprint(assembly)
         ),
-        metric=_metric_info(workload),
+        metric=_metric_info(workload, workload.main_metric),
+        target_metric=target_metric(experiment, workload),
         parameters=workload.layout.size,
         started_at=began.isoformat(timespec="seconds"),
         tensorboard=request.tensorboard,
@@ -144,9 +145,13 @@ def _links(profile: Profile, wan: Mapping[Pair, Link]) -> dict[str, LinkInfo]:
     return {name: LinkInfo(goodput_mbit=link.goodput_mbit, rtt_ms=link.rtt_ms) for name, link in links.items()}
 
 
-def _metric_info(workload: Workload | SizedWorkload) -> MetricInfo:
-    """The workload's main metric."""
-    name = workload.main_metric
+def target_metric(experiment: Experiment, workload: Workload | SizedWorkload) -> MetricInfo | None:
+    """The metric that the target names; None where it names none, and where nothing is computed that has it."""
+    name = experiment.target.metric
+    return _metric_info(workload, name) if isinstance(name, str) and name in workload.metrics else None
+
+
+def _metric_info(workload: Workload | SizedWorkload, name: str) -> MetricInfo:
     metric = workload.metrics[name]
     return MetricInfo(name=name, label=metric.label, unit=metric.unit, better=metric.better)
 

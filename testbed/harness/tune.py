@@ -37,7 +37,6 @@ from testbed.harness.play import place_of
 from testbed.harness.pool import Errand, RunAll, run_all
 from testbed.harness.propose import long_run, proposal, rounded
 from testbed.record import info as info_file
-from testbed.record.info import MetricInfo
 from testbed.record.reader import load as load_run
 from testbed.report.numbers.asked import Target
 from testbed.report.numbers.summary import measure
@@ -93,7 +92,7 @@ def tune(
         The experiment names no target, the seeds are its own, nobody has what is to be fixed, or the folder holds
         trials of another experiment.
     """
-    if not Target.asked(experiment.target, MetricInfo()).stated:
+    if not Target.asked(experiment.target, None).stated:
         raise InputError("[target] names nothing to be reached, so there is nothing to tune for; set target.loss")
     if shared := set(budget.seeds) & set(experiment.run.seeds):
         raise InputError(f"--seeds: {min(shared)} is one of run.seeds; tune on seeds that are not reported")
@@ -239,7 +238,7 @@ def attempt(
     Nothing is saved on the way: at a checkpoint all stand still, which costs most where it is sent while computing.
     It ends once its mean over the seeds can only be above the best that the trials before it have reached.
     """
-    steps, target = experiment.training.steps, Target.asked(experiment.target, MetricInfo())
+    steps, target = experiment.training.steps, Target.asked(experiment.target, None)
     run: dict[str, Any] = {
         "seeds": list(seeds),
         "checkpoint_steps": steps,
@@ -298,11 +297,11 @@ def _stated(table: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def tuned(experiment: Experiment, found: Mapping[str, Sequence[Outcome]], budget: Budget) -> str:
+def tuned(experiment: Experiment, found: Mapping[str, Sequence[Outcome]], budget: Budget, target: Target) -> str:
     """The experiment with what was found for each system, as TOML, and a comment that says why."""
     import tomli_w
 
-    data, target = _stated(experiment.as_dict()), Target.asked(experiment.target, MetricInfo())
+    data = _stated(experiment.as_dict())
     systems = {name: {**data["systems"].get(name, {}), **best(trials).options} for name, trials in found.items()}
     seeds = ", ".join(map(str, budget.seeds))
     lines = [

@@ -61,7 +61,7 @@ class DataInfo(msgspec.Struct, kw_only=True):
 
 
 class MetricInfo(msgspec.Struct, kw_only=True):
-    """The main metric of what was trained: a column of the frame `evaluations`, and how it is shown."""
+    """A metric of what was trained: a column of the frame `evaluations`, and how it is shown."""
 
     name: str = "accuracy"
     label: str = "accuracy"
@@ -142,6 +142,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     seeds: list[int] = []
     data: DataInfo = msgspec.field(default_factory=DataInfo)
     metric: MetricInfo = msgspec.field(default_factory=MetricInfo)
+    target_metric: MetricInfo | None = None  # that the target names; None where it names none, and in older records
     parameters: int = 0  # of the model; 0 in records that do not say
     started_at: str = ""  # ISO 8601 with offset
     tensorboard: bool = False  # whether scalars for TensorBoard are written beside the records

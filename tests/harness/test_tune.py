@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from small_runs import experiment, start
+from small_runs import experiment, plain, start, toml
 
 from testbed.cli.command_line import main
 from testbed.errors import InputError
@@ -232,12 +232,25 @@ def test_the_file_has_what_was_found_and_can_be_run(small_data: None, tmp_path: 
     it = small(systems={"baseline": {}, "twice": {"of": "fixed-4", "rounding": "nearest"}})
     slow, fast = ({"rate": rate, "momentum": 0.9} for rate in (0.01, 0.5))
     trials = [Outcome(slow, 30.0, True, "loss ≤ 2.25 in 30 s"), Outcome(fast, 20.0, True, "loss ≤ 2.25 in 20 s")]
-    text = tune.tuned(it, dict.fromkeys(it.systems, trials), BUDGET)
+    text = tune.tuned(it, dict.fromkeys(it.systems, trials), BUDGET, Target(loss=2.25))
     assert "# twice: loss ≤ 2.25 in 20 s; as it stood: loss ≤ 2.25 in 30 s" in text
     read = from_dict(tomllib.loads(text), "tuned.toml")
     assert read.systems["baseline"].rate == 0.5 and read.systems["twice"].rounding == "nearest"
     assert read.kind_of("twice").name == "fixed-4"
     assert msgspec.structs.replace(read, systems=it.systems) == it
+
+
+def test_the_command_says_what_the_trials_went_by(
+    small_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = Path("trials", "baseline", tune.TRIALS_FILE)
+    done.parent.mkdir(parents=True)
+    done.write_bytes(msgspec.json.Encoder().encode_lines([Outcome({"rate": 0.1}, 20.0, True, "loss ≤ 1.5 in 20 s")]))
+    monkeypatch.setattr(tune, "tune", lambda it, kind, budget, folder, *more: tune.searched(folder))
+    Path("mine.toml").write_text(toml(plain(target={"metric": "loss", "value": 1.5}, systems={"baseline": {}})))
+    assert main(["tune", "mine.toml", "--out", "trials"]) == 0
+    assert "for the shortest time to loss ≤ 1.5" in Path("mine-tuned.toml").read_text()
 
 
 @pytest.mark.full

@@ -115,14 +115,15 @@ class Target:
         """The target in the experiment of a run; empty where it names none, and where nothing was trained."""
         if timing_only(info):
             return cls()
-        return cls.asked(experiment_of(info).target, info.metric)
+        asked = experiment_of(info).target
+        return cls.asked(asked, info.target_metric or _unrecorded(asked.metric, info.metric))
 
     @classmethod
-    def asked(cls, asked: Asked, main: MetricInfo) -> Target:
-        """The target of an experiment whose data has this main metric."""
+    def asked(cls, asked: Asked, metric: MetricInfo | None) -> Target:
+        """The target of an experiment; `metric` is the one that it names, None for none, or where nothing is judged."""
         model = asked.model if isinstance(asked.model, str) else ""
         if isinstance(asked.metric, str) and isinstance(asked.value, float):
-            better = main.better if asked.metric == main.name else "higher"
+            better = metric.better if metric else "higher"
             return cls(asked.loss, asked.accuracy, asked.window, asked.metric, asked.value, better, model)
         return cls(asked.loss, asked.accuracy, asked.window, model=model)
 
@@ -157,6 +158,13 @@ class Target:
             return None
         gap = self.value - tests[self.metric]
         return gap if self.better == "higher" else -gap
+
+
+def _unrecorded(name: object, main: MetricInfo) -> MetricInfo | None:
+    """The metric that a target names, as far as a record that has no facts of it lets one know."""
+    if name == main.name:
+        return main
+    return MetricInfo(name="loss", better="lower") if name == "loss" else None  # which every workload has
 
 
 def reported(models: Collection[str], asked: str = "") -> str:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from small_runs import experiment
 
-from testbed.record.info import DataInfo, RunInfo
-from testbed.report.numbers.asked import data_name, experiment_of, flat, is_modelled, model_name
+from testbed.record.info import DataInfo, MetricInfo, RunInfo
+from testbed.report.numbers.asked import Target, data_name, experiment_of, flat, is_modelled, model_name
 
 PLAIN = experiment()
 
@@ -68,3 +68,22 @@ def test_settings_are_listed_as_recorded_also_those_that_nobody_knows() -> None:
 def test_a_network_is_modelled_where_its_delays_were() -> None:
     assert is_modelled(RunInfo(delay_mechanism="modelled"))
     assert not is_modelled(RunInfo(delay_mechanism="netem", fabric="virtual")) and not is_modelled(RunInfo())
+
+
+@pytest.mark.parametrize(
+    ("named", "facts", "words"),
+    [
+        ("loss", {"target_metric": MetricInfo(name="loss", better="lower")}, "loss ≤ 1.5"),
+        ("distance", {"target_metric": MetricInfo(name="distance", better="lower")}, "distance ≤ 1.5"),
+        ("gain", {"target_metric": MetricInfo(name="gain"), "metric": MetricInfo(better="lower")}, "gain ≥ 1.5"),
+        # Records from before the target's own metric was written down.
+        ("loss", {}, "loss ≤ 1.5"),
+        ("bits", {"metric": MetricInfo(name="bits", better="lower")}, "bits ≤ 1.5"),
+        ("gain", {"metric": MetricInfo(name="bits", better="lower")}, "gain ≥ 1.5"),
+    ],
+)
+def test_a_target_is_judged_by_which_end_of_its_own_metric_is_best(
+    named: str, facts: dict[str, Any], words: str
+) -> None:
+    info = RunInfo(experiment={"target": {"metric": named, "value": 1.5}}, **facts)
+    assert Target.of(info).in_words == (words,)
