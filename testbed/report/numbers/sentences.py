@@ -225,8 +225,11 @@ def _speed(record: dict[str, Any], base: dict[str, Any], target: Target) -> str:
         than = "nor did baseline" if is_missing(theirs) else f"baseline did in {duration(theirs)}"
         by = "" if not record["reached"] else f" with {record['seeds'] - record['reached']} of {record['seeds']} seeds"
         return f"did not reach {target}{by} in {record['steps']:,.0f} steps ({than})"
-    if is_missing(speedup):
+    if is_missing(speedup) and is_missing(theirs):
         return f"reaches {target} in {duration(mine)}; baseline did not reach it, so there is no speedup"
+    if is_missing(speedup):  # a seed whose baseline was stopped, or two times of 0
+        against = f"{duration(mine)}, baseline in {duration(theirs)}"
+        return f"reaches {target} in {against}; there is no speedup, as not every seed has one"
     low, high = record["speedup_vs_baseline_low"], record["speedup_vs_baseline_high"]
     low, high = (low, high) if speedup >= 1 else (1 / high, 1 / low)  # as the figure is told
     interval = "" if is_missing(low) else f" (95 % interval {times(low)} to {times(high)})"

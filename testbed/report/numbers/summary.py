@@ -260,12 +260,17 @@ def ratio(frame: pd.DataFrame, metric: str, over: str, by: Sequence[str] = ("see
 
 
 def of_system(frame: pd.DataFrame, metric: str, system: str, by: Sequence[str] = ("seed",)) -> np.ndarray:
-    """For each row, `metric` of `system` in the row with the same `by`; NaN where there is none."""
+    """For each row, `metric` of `system` in the row with the same `by`; NaN where there is none.
+
+    What is over is set against what is over alone: a run that was stopped has the numbers of a part (see `counted`).
+    """
     keys = list(by)
-    values = frame[[*keys, metric]]
-    others = values[frame["system"] == system].drop_duplicates(keys)
+    over = frame["status"].isin(OVER).to_numpy() if "status" in frame else True
+    values = frame[[*keys, metric]].assign(over=over)
+    others = values[frame["system"] == system].sort_values("over", ascending=False, kind="stable").drop_duplicates(keys)
     both = values.merge(others, on=keys, how="left", suffixes=("", "_of"))
-    return both[f"{metric}_of"].to_numpy(dtype="float64", na_value=np.nan)
+    alike = ~both["over"] | both["over_of"].eq(True)
+    return both[f"{metric}_of"].where(alike).to_numpy(dtype="float64", na_value=np.nan)
 
 
 def _interval(group: pd.DataFrame, metric: str) -> tuple[float, float, float]:

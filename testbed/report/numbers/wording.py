@@ -11,6 +11,7 @@ from testbed.report.looks import clocks
 
 NONE = "–"
 NOT_REACHED = "not reached"
+NOT_KNOWN = "not known"
 NO_EXCHANGE = "no exchange yet"
 
 

@@ -78,6 +78,11 @@ class Here:
         """When the last step of a system ended."""
         return self._mean("time_s", system)
 
+    def missing(self, number: Number) -> str:
+        """What stands in the place of a number; nobody "did not reach" a target that all its systems have a time to."""
+        times_s = [self._mean("time_to_target_s", name) for name in (number.system, number.versus) if name]
+        return ROWS[number.quantity].missing if any(map(is_missing, times_s)) else NOT_MEASURED
+
     def _mean(self, metric: str, system: str) -> float:
         return _only(self.frame[self.frame["system"] == system], metric)
 
@@ -189,7 +194,7 @@ def _measured(here: Here, number: Number) -> str:
     value = row.measure(here, number)
     if is_missing(value):
         ended = "" if number.time_s is None else f": ended after {duration(here.ended_s(number.system))}"
-        return row.missing + ended
+        return here.missing(number) + ended
     part = ""
     if row.of_baseline and BASELINE in set(here.frame["system"]):
         part = _share(number, value, row.measure(here, _of_baseline(number)))

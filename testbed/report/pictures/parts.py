@@ -17,6 +17,7 @@ from testbed.record.reader import Run
 from testbed.report.looks import look
 from testbed.report.numbers.asked import Target
 from testbed.report.numbers.curves import Curve
+from testbed.report.numbers.wording import NOT_KNOWN, NOT_REACHED
 from testbed.report.pictures.style import COLUMN, INK, Sheet
 
 WIDTH_INCHES = 3.3  # of a paper's column
@@ -127,6 +128,14 @@ def bar_labels(axes: Axes, labels: Sequence[str]) -> None:
 def beside(axes: Axes, words: str, at: tuple[Any, Any], gap_points: float = 4, **style: Any) -> None:
     """Words to the right of a bar's end."""
     axes.annotate(words, at, (gap_points, 0), textcoords="offset points", va="center", **{"fontsize": 7, **style})
+
+
+def unrelated(record: dict[str, Any]) -> str:
+    """What stands in the place of a system's ratio, of a record of `aggregate`, that is missing."""
+    missed = record["seeds"] - record["reached"]
+    if not missed:
+        return NOT_KNOWN
+    return f"{NOT_REACHED} by {missed} of {record['seeds']}" if record["reached"] else NOT_REACHED
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:

@@ -16,9 +16,11 @@ from testbed.record.recorder import Recorder
 from testbed.report.numbers.asked import Target
 from testbed.report.numbers.interval import half_width, of_ratios, t_975
 from testbed.report.numbers.reached import running_mean
-from testbed.report.numbers.sentences import caveats
-from testbed.report.numbers.summary import COLUMNS, SPENT, aggregate, relate, summarize
+from testbed.report.numbers.sentences import caveats, headlines
+from testbed.report.numbers.summary import COLUMNS, SPENT, aggregate, ratio, relate, summarize
 from testbed.report.numbers.tables import rows
+from testbed.report.numbers.wording import duration
+from testbed.report.pictures import draw
 
 MakeRun = Callable[..., Path]
 ROW = dict(zip(COLUMNS, [None] * len(COLUMNS), strict=True))
@@ -106,7 +108,7 @@ def test_without_a_baseline_that_reached_the_target_there_is_no_speedup(make_run
     assert alone["time_to_target_s"].notna().all()
     assert alone[["speedup_vs_baseline", "compression"]].isna().all(axis=None)
     killed = summarize(load(make_run("killed", ends={"baseline": (20, None)})))
-    assert killed["speedup_vs_baseline"].isna().all() and killed["compression"].notna().all()
+    assert killed["speedup_vs_baseline"].isna().all()
     assert list(killed["status"]) == ["partial", "finished", "finished"]
 
 
@@ -117,6 +119,38 @@ def test_seeds_are_related_to_their_own_baseline(make_run: MakeRun) -> None:
         times = group.set_index("system")["time_to_target_s"]
         speedups = group.set_index("system")["speedup_vs_baseline"]
         assert speedups["terngrad"] == pytest.approx(times["baseline"] / times["terngrad"]), seed
+
+
+def test_a_seed_that_is_over_is_not_set_against_a_baseline_that_was_stopped(make_run: MakeRun) -> None:
+    run = load(make_run(systems=["baseline", "terngrad"], seeds=(2, 3), ends={("baseline", 3): (110, None)}))
+    assert run.results[1].status == "partial"
+    frame = summarize(run)
+    assert frame["time_to_target_s"].notna().all(), "it was stopped behind the target"
+    paired = ["compression", "speedup_vs_baseline", "speedup_resolution", "step_speedup", "accuracy_vs_baseline"]
+    seeds = frame[frame["system"] == "terngrad"].set_index("seed")[paired]
+    assert seeds.loc[2].notna().all() and seeds.loc[3].isna().all()
+    [said] = headlines(run, frame)
+    base = aggregate(frame).set_index("system").loc["baseline"]
+    assert f"baseline in {duration(base['time_to_target_s'])}; there is no speedup, as not every seed has one" in said
+
+
+def test_of_two_runs_of_one_seed_the_one_that_is_over_is_what_others_are_set_against() -> None:
+    rows = [
+        ("baseline", "partial", 1.0),
+        ("baseline", "finished", 8.0),
+        ("new", "finished", 4.0),
+        ("new", "partial", 2.0),
+    ]
+    frame = pd.DataFrame(rows, columns=["system", "status", "time_to_target_s"]).assign(seed=0)
+    assert ratio(frame, "time_to_target_s", "baseline").tolist() == [8.0, 1.0, 2.0, 4.0]
+
+
+def test_a_target_that_is_met_before_the_first_step_is_not_said_to_be_missed(make_run: MakeRun) -> None:
+    run = load(make_run(systems=["baseline", "terngrad"]))
+    frame = relate(summarize(run).assign(time_to_target_s=0.0))
+    [said] = headlines(run, frame)
+    assert "in 0 s, baseline in 0 s; there is no speedup" in said
+    assert draw(run, "comparison", frame).axes[2].get_xlabel() == "s"
 
 
 @pytest.mark.parametrize(("steps", "every", "last"), [(30, 10, 15), (70, 10, 20), (30, 3, 0), (120, 10, 0), (30, 0, 0)])

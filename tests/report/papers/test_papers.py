@@ -263,6 +263,9 @@ def test_what_has_no_number_here_says_so(make_run: MakeRun) -> None:
     never = load(make_run("never", target={"loss": 0.1, "window": 10}))
     rows = {words: here for words, _, here, _ in beside.paper_rows(never, summarize(never))}
     assert rows["speedup of WeightGrad over Baseline"] == "not reached"
+    stopped = load(make_run("stopped", seeds=(0, 1), ends={("baseline", 1): (110, None)}))
+    rows = {words: here for words, _, here, _ in beside.paper_rows(stopped, summarize(stopped))}
+    assert rows["speedup of WeightGrad over Baseline"] == "not measured", "both reached it, one seed has no baseline"
 
 
 def test_a_total_comes_with_its_share_of_the_baselines() -> None:

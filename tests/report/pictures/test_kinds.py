@@ -118,6 +118,13 @@ def test_a_target_that_was_not_reached_has_no_bar(make_run: MakeRun) -> None:
     assert axes.patches[1].get_width() == 0 and "not reached" in [text.get_text() for text in axes.texts]
 
 
+def test_a_seed_without_its_baseline_is_not_drawn_as_one_that_missed_the_target(make_run: MakeRun) -> None:
+    run = load(make_run(systems=["baseline", "terngrad"], seeds=(0, 1), ends={("baseline", 1): (110, None)}))
+    for kind in ("speedup", "ranking"):
+        words = [text.get_text() for axes in draw(run, kind).axes for text in axes.texts]
+        assert "not known" in words and not any("not reached" in each for each in words)
+
+
 def test_bandwidth_is_the_profiles_with_what_the_gate_measured(whole: Path) -> None:
     axes = draw(load(whole), "bandwidth").axes[0]
     assert [bar.get_width() for bar in axes.patches] == [1000.0, 328.0, 119.0]

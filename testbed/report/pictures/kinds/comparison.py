@@ -193,7 +193,8 @@ def _speedup_bars(axes: Axes, together: list[dict], target: Target) -> None:
         axes.axvline(1.0, color=INK.text, lw=1.0, ls=parts.DASHES, zorder=1)
         axes.set_xlabel("times as fast as baseline (and time to target)")
     else:
-        axes.set_xlabel("s (no baseline that reached the target to compare with)")
+        base = any(record["system"] == BASELINE and not is_missing(record["time_to_target_s"]) for record in together)
+        axes.set_xlabel("s" if base else "s (no baseline that reached the target to compare with)")
 
 
 def _speedup_label(record: dict, target: Target, related: bool) -> str:

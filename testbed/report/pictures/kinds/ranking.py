@@ -11,7 +11,7 @@ from testbed.record.reader import Run
 from testbed.report.looks import look
 from testbed.report.numbers.asked import Target
 from testbed.report.numbers.summary import BASELINE, aggregate
-from testbed.report.numbers.wording import NOT_REACHED, is_missing, times
+from testbed.report.numbers.wording import is_missing, times
 from testbed.report.pictures import parts
 from testbed.report.pictures.registry import picture
 from testbed.report.pictures.style import INK, WIDE, Sheet
@@ -63,14 +63,11 @@ def _ends(together: pd.DataFrame) -> tuple[float, float]:
 
 
 def _points(axes: Axes, together: pd.DataFrame, metric: str, scale: float) -> None:
-    """A point a system with its interval; in words where it has reached nothing."""
+    """A point a system with its interval; in words where it has none."""
     for place, row in enumerate(together.to_dict("records")):
         value, low, high = (scale * row[f"{metric}{end}"] for end in ("", "_low", "_high"))
         if is_missing(value):
-            some = (
-                f"{NOT_REACHED} by {row['seeds'] - row['reached']} of {row['seeds']}" if row["reached"] else NOT_REACHED
-            )
-            parts.beside(axes, some, (1.0, place), color=INK.muted, fontstyle="italic")
+            parts.beside(axes, parts.unrelated(row), (1.0, place), color=INK.muted, fontstyle="italic")
             continue
         style = look(row["system"])
         if not is_missing(low):

@@ -13,7 +13,7 @@ from testbed.record.reader import Run
 from testbed.report.looks import look
 from testbed.report.numbers.asked import Target
 from testbed.report.numbers.summary import BASELINE, aggregate
-from testbed.report.numbers.wording import NOT_REACHED, is_missing, times
+from testbed.report.numbers.wording import is_missing, times
 from testbed.report.papers.stated import fitting
 from testbed.report.pictures import parts
 from testbed.report.pictures.registry import picture
@@ -70,7 +70,7 @@ def _speedup_bars(axes: Axes, together: pd.DataFrame, stated: dict[str, float]) 
             paper = stated[row["system"]]
             axes.plot(paper, place, "D", mfc="white", mec=INK.text, mew=0.9, ms=4.2, zorder=4)
             tip = max(tip, paper)
-        words = times(value) if not missing else NOT_REACHED
+        words = times(value) if not missing else parts.unrelated(row)
         ink: dict[str, Any] = {"color": INK.muted, "fontstyle": "italic"} if missing else {"color": INK.text}
         at = 1.0 if missing else tip  # right of the line at 1
         parts.beside(axes, words, (at, place), **ink)
