@@ -9,6 +9,7 @@ import pandas as pd
 
 from testbed.record.reader import Run
 from testbed.report.looks import look
+from testbed.report.numbers.asked import experiment_of
 from testbed.report.numbers.columns import between
 from testbed.report.numbers.disturbed import disturbed
 from testbed.report.numbers.interval import of_ratios
@@ -44,19 +45,20 @@ def against_faultless(runs: Mapping[str, Run], frames: Mapping[str, pd.DataFrame
     if plain is None:
         return pd.DataFrame()
     keys = ["system", "seed"]
-    base = _times(frames[plain]).set_index(keys)[list(RATIOS)]
+    base = _times(frames[plain], runs[plain]).set_index(keys)[list(RATIOS)]
     parts = []
     for label, frame in frames.items():
         if label == plain:
             continue
-        ratios = _times(frame).set_index(keys)[list(RATIOS)].div(base).rename(columns=RATIOS).reset_index()
+        ratios = _times(frame, runs[label]).set_index(keys)[list(RATIOS)].div(base).rename(columns=RATIOS).reset_index()
         parts.append(ratios.merge(disturbed(runs[label]), on=keys, how="left").assign(point=label))
     return pd.concat(parts, ignore_index=True)
 
 
-def _times(frame: pd.DataFrame) -> pd.DataFrame:
-    """A summary in which who has not done all steps has no time for them."""
-    return frame.assign(time_s=frame["time_s"].where(frame["status"] == "finished"))
+def _times(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
+    """A summary in which who has not done all steps has no time for them, be it that the run was to end before."""
+    done = frame["steps"] >= experiment_of(run.info).training.steps
+    return frame.assign(time_s=frame["time_s"].where(done))
 
 
 def rows(frame: pd.DataFrame, short: Mapping[str, str]) -> list[list[str]]:

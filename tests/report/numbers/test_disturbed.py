@@ -114,3 +114,18 @@ def test_a_series_of_faults_is_set_against_its_run_without(small_data: None, tmp
     assert [tick.get_text() for tick in steps.get_yticklabels()] == ["pause-us-east-1-lps", "rate-us-west-1-us-east-2"]
     marked = [bars.lines[0].get_xdata()[0] for bars in steps.containers]
     assert marked == pytest.approx(list(found["time_ratio"])) and not target.containers  # it has no target
+
+
+def test_a_run_that_ended_before_all_its_steps_has_no_time_for_them(small_data: None, tmp_path: Path) -> None:
+    """Else a fault would seem to cost nothing that leaves no time for most of the steps."""
+    ends = {"checkpoint_steps": 5, "stop_after_s": 1.2}
+    paused = ["pause us-east-1/lps at 0.2s for 2s"]
+    runs = {
+        label: load(start(experiment(**{**PARTS, "run": ends}, faults=faults), tmp_path / label))
+        for label, faults in (("none", []), ("paused", paused))
+    }
+    frames = {label: summarize(run) for label, run in runs.items()}
+    assert [len(run.results[0].steps) for run in runs.values()] == [20, 5]
+    assert all(frame["status"].eq("finished").all() for frame in frames.values())
+    assert faultless.against_faultless(runs, frames)["time_ratio"].isna().all()
+    assert faultless.against_faultless(runs, {**frames, "paused": frames["none"]})["time_ratio"].eq(1.0).all()
