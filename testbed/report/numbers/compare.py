@@ -42,6 +42,7 @@ FREE = ("systems", "run", "title")
 NAMED = 4  # differing settings that are named; of more, the rest is counted
 BORROWED = (  # from another run's baseline, where a run has none
     *("compression", "speedup_vs_baseline", "speedup_resolution", "speedup_to_accuracy", "accuracy_resolution"),
+    *("step_speedup", "accuracy_vs_baseline"),
 )
 
 

@@ -47,6 +47,16 @@ def test_a_run_without_a_baseline_is_measured_against_the_others(make_run: MakeR
     assert frame.loc["weightgrad", "speedup_vs_baseline"] == pytest.approx(times["baseline"] / times["weightgrad"])
 
 
+def test_all_that_is_said_against_a_baseline_is_said_against_anothers(make_run: MakeRun) -> None:
+    """A step's speedup, too: the only one that timing-only runs have."""
+    target = {"loss": 1.8, "accuracy": 0.45, "window": 10}
+    whole = summarize(load(make_run("whole", systems=["baseline", "weightgrad"], target=target))).iloc[1]
+    runs = load_all([make_run(system, systems=[system], target=target) for system in ("baseline", "weightgrad")])
+    borrowed = compare(runs).frame.iloc[1][whole.index]
+    assert whole[["step_speedup", "speedup_to_accuracy", "accuracy_vs_baseline"]].notna().all()
+    pd.testing.assert_series_equal(borrowed, whole, check_names=False)
+
+
 def test_a_baseline_on_another_fabric_or_seed_is_no_measure(make_run: MakeRun) -> None:
     base = make_run("base", systems=["baseline"])
     other_fabric = make_run("virtual", systems=["weightgrad"], fabric="virtual")
