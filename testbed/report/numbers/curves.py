@@ -1,4 +1,4 @@
-"""Lines that plots draw: a system's training loss, over its seeds."""
+"""Lines that plots draw: of which seeds, and a system's training loss over them."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ def curves_of(run: Run) -> list[Curve]:
         return curves
     window = Target.of(run.info).window
     for system in dict.fromkeys(result.system for result in run.results):
-        begun = [r for r in run.results if r.system == system and len(r.steps)]
-        results = [r for r in begun if r.status in OVER] or begun  # a line of all ends where its shortest does
+        results = results_of(run, system)
         seeds = [r.steps for r in results]
         if not seeds:
             continue
@@ -56,6 +55,15 @@ def curves_of(run: Run) -> list[Curve]:
         step = seeds[0]["step"].to_numpy()[:length] + 1
         curves.append(Curve(system, len(seeds), *(thinned(column) for column in (step, *columns))))
     return curves
+
+
+def results_of(run: Run, system: str) -> list[Result]:
+    """The seeds of a system that its lines are of: those that are over; where none is, those that have a step.
+
+    A line of all would end where the shortest of them does, which may have been stopped.
+    """
+    begun = [r for r in run.results if r.system == system and len(r.steps)]
+    return [r for r in begun if r.status in OVER] or begun
 
 
 def _smooth(result: Result, raw: np.ndarray, length: int, window: int) -> np.ndarray:

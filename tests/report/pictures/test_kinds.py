@@ -264,6 +264,21 @@ def test_the_main_metric_is_the_mean_of_the_seeds_at_the_steps_that_all_were_tes
     assert left.get_ylabel().endswith("mean over seeds")
 
 
+def test_a_seed_that_was_stopped_cuts_no_line_of_tests_short(make_run: MakeRun) -> None:
+    ends: dict[str | tuple[str, int], tuple[int, str | None]] = {("baseline", 1): (20, "interrupted")}
+    folder = make_run(systems=["baseline", "weightgrad"], seeds=(0, 1), ends={**ends, "weightgrad": (0, None)})
+    for seed, last in ((0, 100), (1, 20)):
+        tests = [
+            Evaluated(time_s=1.9 * k, step=k, model="full", loss=2.0, accuracy=0.2 + seed, images=10, probe=True)
+            for k in range(10, last + 1, 10)
+        ]
+        add_to(folder / "baseline" / f"seed-{seed}", *tests)
+    for kind in ("accuracy", "metric"):
+        line = draw(load(folder), kind).axes[0].lines[0]
+        assert line.get_xdata()[-1] == pytest.approx(190.0)
+        assert line.get_ydata().tolist() == pytest.approx([20.0] * 10)
+
+
 def test_there_is_no_ranking_where_no_system_reached_the_target(make_run: MakeRun) -> None:
     with pytest.raises(InputError, match="hold nothing for 'ranking'"):
         draw(load(make_run(target={"loss": 0.1, "window": 10})), "ranking")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from testbed.record.reader import Run
+from testbed.record.reader import Result, Run
 from testbed.report.looks import look
 from testbed.report.numbers.asked import Target, reported
+from testbed.report.numbers.curves import results_of
 from testbed.report.numbers.interval import half_width
 from testbed.report.numbers.wording import clock
 from testbed.report.pictures import parts
@@ -24,7 +27,8 @@ def accuracy(run: Run, frame: pd.DataFrame) -> Figure | None:
     """
     metric = run.info.metric
     factor, ylabel = (100, f"test {metric.label} (%)") if metric.unit == "fraction" else (1, f"test {metric.label}")
-    drawn = {system: _tests(run, frame, system) for system in dict.fromkeys(frame["system"])}
+    seeds = {system: results_of(run, system) for system in dict.fromkeys(frame["system"])}
+    drawn = {system: _tests(run, results) for system, results in seeds.items()}
     lines = {system: line for system, line in drawn.items() if line is not None}
     if not any(len(line) > 1 for line in lines.values()):
         return None
@@ -33,7 +37,7 @@ def accuracy(run: Run, frame: pd.DataFrame) -> Figure | None:
     unit, scale = parts.time_unit(max(line["time_s"].max() for line in lines.values()))
     for system, line in lines.items():
         x, y, half = line["time_s"] / scale, factor * line["value"], factor * line["half"]
-        parts.band(axes, x, y, half, look(system).color, int((frame["system"] == system).sum()))
+        parts.band(axes, x, y, half, look(system).color, len(seeds[system]))
         axes.plot(x, y, **parts.stroke(system))
     target = Target.of(run.info)
     aim = target.accuracy if metric.name == "accuracy" else target.value if target.metric == metric.name else None
@@ -52,9 +56,8 @@ def accuracy(run: Run, frame: pd.DataFrame) -> Figure | None:
     return figure
 
 
-def _tests(run: Run, frame: pd.DataFrame, system: str) -> pd.DataFrame | None:
-    """`time_s`, `value` and `half` its interval, at the steps that all seeds of a system were tested at."""
-    results = [r for r in run.results if r.system == system]
+def _tests(run: Run, results: Sequence[Result]) -> pd.DataFrame | None:
+    """`time_s`, `value` and `half` its interval, at the steps that all these seeds of a system were tested at."""
     if all(len(r.probes) for r in results):
         seeds = [r.probes for r in results]
     else:

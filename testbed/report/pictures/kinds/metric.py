@@ -10,6 +10,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from testbed.record.reader import Result, Run
 from testbed.report.numbers.asked import Target
+from testbed.report.numbers.curves import results_of
 from testbed.report.numbers.summary import wan_only
 from testbed.report.numbers.wording import clock
 from testbed.report.pictures import parts
@@ -60,8 +61,10 @@ def metric(run: Run, frame: pd.DataFrame) -> Figure | None:
 
 
 def _mean(run: Run, system: str) -> pd.DataFrame:
-    """The mean of a system's seeds that have tests, at each step at which all of them do; see `_line`."""
-    lines = [_line(result, run.info.metric.name) for result in run.results if result.system == system]
+    """The mean of a system's seeds (`results_of`) with tests, at each step at which all have one; see `_line`."""
+    lines = [_line(result, run.info.metric.name) for result in results_of(run, system)]
+    if not lines:
+        return pd.DataFrame()
     by_step = pd.concat(lines).groupby("step")
     return by_step.mean()[by_step.size() == sum(len(line) > 0 for line in lines)]
 
