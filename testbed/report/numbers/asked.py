@@ -150,6 +150,11 @@ class Target:
             words.append(f"{spoken(self.metric)} {'≥' if self.better == 'higher' else '≤'} {self.value:g}")
         return tuple(words)
 
+    def of_metric(self, metric: str) -> float | None:
+        """What it asks of a metric of tests; None where it asks nothing of that one."""
+        asked = self.value if metric == self.metric else None
+        return self.accuracy if metric == "accuracy" and self.accuracy is not None else asked
+
     def missed_by(self, tests: pd.DataFrame) -> pd.Series | None:
         """By how much each of `tests` misses its accuracy or metric, 0 or less where it does not; None for neither."""
         if self.accuracy is not None:

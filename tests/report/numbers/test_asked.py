@@ -87,3 +87,14 @@ def test_a_target_is_judged_by_which_end_of_its_own_metric_is_best(
 ) -> None:
     info = RunInfo(experiment={"target": {"metric": named, "value": 1.5}}, **facts)
     assert Target.of(info).in_words == (words,)
+
+
+def test_what_a_target_asks_of_one_metric_it_asks_of_no_other() -> None:
+    bits = Target(loss=2.0, metric="loss", value=1.5)
+    assert (bits.of_metric("loss"), bits.of_metric("bits_per_character"), bits.of_metric("accuracy")) == (
+        1.5,
+        None,
+        None,
+    )
+    assert Target(accuracy=0.4).of_metric("accuracy") == 0.4
+    assert Target(metric="accuracy", value=0.3).of_metric("accuracy") == 0.3

@@ -39,8 +39,7 @@ def accuracy(run: Run, frame: pd.DataFrame) -> Figure | None:
         x, y, half = line["time_s"] / scale, factor * line["value"], factor * line["half"]
         parts.band(axes, x, y, half, look(system).color, len(seeds[system]))
         axes.plot(x, y, **parts.stroke(system))
-    target = Target.of(run.info)
-    aim = target.accuracy if metric.name == "accuracy" else target.value if target.metric == metric.name else None
+    aim = Target.of(run.info).of_metric(metric.name)
     if aim is not None:
         axes.axhline(factor * aim, color=INK.text, lw=0.8, ls=parts.DASHES, zorder=1)
     kind = clock(frame["fabric"])

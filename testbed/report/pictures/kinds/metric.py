@@ -41,8 +41,7 @@ def metric(run: Run, frame: pd.DataFrame) -> Figure | None:
         by_time.plot(line["time_s"] / scale, factor * line["value"], **style)
         sent = line[line["wan_bytes"] > 0]
         by_bytes.plot(sent["wan_bytes"], factor * sent["value"], **style)
-    target = Target.of(run.info)
-    aim = target.accuracy if run.info.metric.name == "accuracy" else target.value
+    aim = Target.of(run.info).of_metric(run.info.metric.name)
     for axes in (by_time, by_bytes):
         axes.set_xscale("log")
         if aim is not None:
