@@ -54,8 +54,8 @@ def excerpt(source: str) -> str:
         return path.read_text().replace("## ", "### ")
     lines = path.read_text().splitlines()
     machine = next(line.partition(": ")[2] for line in lines if line.startswith("- machine"))
-    commands = [line.partition(": ")[2][1:-1] for line in lines if line.startswith("- command")]
-    made = f"`testbed {commands[0]}`" if commands else "`make gpu`"
+    commands = [line.partition(": ")[2][1:-1] for line in lines if line.startswith("- command: `")]
+    made = f"`testbed {commands[0].removeprefix('testbed ')}`" if commands else "`make gpu`"
     commit = next(line.partition(": ")[2] for line in lines if line.startswith("- commit"))
     commit = commit[:10] + " with changes" * ("with changes" in commit)
     conditions = next(line for line in lines if "·" in line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pandas as pd
@@ -26,6 +27,13 @@ def title(run: Run) -> str:
     """The run in one line: model, target's name, profile."""
     where = f" on {run.info.profile}" if run.info.profile else ""
     return f"{run.info.target}{where}"
+
+
+def command(info: RunInfo) -> str:
+    """What started the run, as a shell takes it; "" where that was no command, but a notebook or a prompt."""
+    if not info.command:
+        return ""
+    return shlex.join(["python" if info.command[0].endswith(".py") else "testbed", *info.command])
 
 
 def conditions(run: Run) -> str:

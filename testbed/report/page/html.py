@@ -16,7 +16,7 @@ from testbed.record.reader import Run
 from testbed.report.numbers import disturbed, prices, why
 from testbed.report.numbers.asked import Target, experiment_of, flat, is_modelled, timing_only
 from testbed.report.numbers.compare import compare
-from testbed.report.numbers.sentences import caveats, conditions, fidelity, headlines, title, verdict
+from testbed.report.numbers.sentences import caveats, command, conditions, fidelity, headlines, title, verdict
 from testbed.report.numbers.summary import read, wan_only
 from testbed.report.numbers.tables import SEEDS_NOTE, compared_tables
 from testbed.report.numbers.wording import NONE, number
@@ -173,9 +173,8 @@ def gate_facts(gate: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _command(info: RunInfo) -> str:
-    """How to run it again: the command line, else the experiment's name and fabric."""
-    words = info.command or ["run", info.target, *(["--fabric", info.fabric] if info.fabric else [])]
-    return " ".join(["testbed", *(f'"{word}"' if " " in word else word for word in words)])
+    """How to run it again: the command line, else the settings that stand below."""
+    return command(info) or ("# from Python, with the settings below" if info.experiment else "# not known")
 
 
 def _environment(info: RunInfo) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import pandas as pd
 from testbed.record.reader import Run
 from testbed.report.numbers import disturbed, why
 from testbed.report.numbers.compare import Comparison
-from testbed.report.numbers.sentences import caveats, conditions, fidelity, headlines, title
+from testbed.report.numbers.sentences import caveats, command, conditions, fidelity, headlines, title
 from testbed.report.numbers.summary import aggregate, counted
 from testbed.report.numbers.tables import SEEDS_NOTE, compared_tables, markdown_table, markdown_text, rows
 from testbed.report.papers import beside
@@ -58,7 +58,7 @@ def provenance(run: Run) -> str:
     facts = {
         "run": run.name,
         "started": info.started_at,
-        "command": " ".join(info.command),
+        "command": command(info) or ("from Python, with the settings in run.json" if info.experiment else ""),
         "commit": machine.commit + (" with changes" if machine.dirty else ""),
         "machine": ", ".join(
             part
@@ -68,7 +68,7 @@ def provenance(run: Run) -> str:
         "fidelity of the network": fidelity(info),
         "experiment": f"SHA-256 {info.experiment_hash[:16]}" if info.experiment_hash else "",
     }
-    write = {"command": _code}
+    write = {"command": _code if info.command else markdown_text}
     lines = [f"- {name}: {write.get(name, markdown_text)(value)}" for name, value in facts.items() if value]
     return "## How it was made\n\n" + "\n".join(lines)
 

@@ -21,6 +21,7 @@ from testbed.report.numbers.sentences import headlines, verdict
 from testbed.report.numbers.summary import summarize
 from testbed.report.numbers.tables import compared_tables
 from testbed.report.page.html import page, write_page
+from testbed.report.page.markdown import markdown
 from testbed.report.papers.beside import paper_rows
 
 pytestmark = pytest.mark.slow
@@ -104,9 +105,30 @@ def test_the_page_holds_the_network_and_what_was_measured_of_it(make_run: MakeRu
 
 def test_the_page_says_how_to_repeat_the_run_and_on_what_it_ran(make_run: MakeRun) -> None:
     shown = page_of(make_run(**FACTS))
-    assert 'testbed run cifarnet --seeds "0 1"' in shown.text
+    assert "testbed run cifarnet --seeds '0 1'" in shown.text
     assert "git checkout 0123abc # and the changes" in shown.text
     assert "training.batch_size 128" in shown.text and "torch 2.13.0" in shown.text
+
+
+@pytest.mark.parametrize(
+    ("typed", "on_the_page", "in_the_summary"),
+    [
+        (
+            ["run", "a", "--set", 'title="a $HOME title"', "--fault", "pause b at 1s"],
+            """testbed run a --set 'title="a $HOME title"' --fault 'pause b at 1s'""",
+            """`testbed run a --set 'title="a $HOME title"' --fault 'pause b at 1s'`""",
+        ),
+        (["mine.py", "two words"], "python mine.py 'two words'", "`python mine.py 'two words'`"),
+        ([], "# from Python, with the settings below", "from Python, with the settings in run.json"),
+    ],
+)
+def test_the_command_is_what_was_typed(
+    make_run: MakeRun, typed: list[str], on_the_page: str, in_the_summary: str
+) -> None:
+    folder = make_run(systems=["baseline"], command=typed)
+    assert on_the_page in page_of(folder).text and "testbed run cifarnet" not in page_of(folder).text
+    run = load(folder)
+    assert f"\n- command: {in_the_summary}\n" in markdown(run, summarize(run))
 
 
 def test_what_the_records_hold_is_text_never_markup(make_run: MakeRun) -> None:
