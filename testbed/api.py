@@ -224,7 +224,7 @@ def run(
         changes["topology.trace"] = trace
     if not gate:
         changes["run.gate"] = False
-    asked = [*map(str, _several(plugins, str, Path)), *([own.file] if own.file else [])]
+    asked = [*map(str, _several(plugins, str, Path)), *([own.file] if own.names and own.file else [])]
     named, drawn = _several(systems, str), [int(seed) for seed in _several(seeds, Integral)]
     points = load_experiment(experiment, changes, scale, named, drawn, asked, _several(faults, str, Mapping))
     wishes = Wishes(

@@ -29,6 +29,7 @@ from typing import Generic, TypeVar
 
 from testbed.errors import InputError, TestbedError, nearest
 
+OWN = Path(__file__).resolve().parent
 GROUP = "testbed.plugins"
 HOW = "one of your own comes in with plugins = [...] or --plugin"
 
@@ -45,6 +46,7 @@ class Plugin:
 
 
 _registries: list[Registry] = []
+_brought: set[str] = set()  # the files that registered something, neither the testbed's nor a plug-in's
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -72,6 +74,8 @@ class Registry(Mapping[str, T], Generic[T]):
             Another file has registered that name.
         """
         place = _file_of(origin)
+        if not (_importing or Path(place).is_relative_to(OWN)):
+            _brought.add(place)
         before = self._origins.get(name, place)
         if before != place:
             raise InputError(f"{place}: there is a {self.kind} '{name}' already, in {before}; choose another name")
@@ -152,7 +156,8 @@ class Interactive:
 
     Attributes
     ----------
-    names : "system 'sign'" and so on; empty when it has registered nothing
+    names : "system 'sign'" and so on, of a script with those of the modules that it imports; empty when it has
+        registered nothing
     file : the script; "" in a notebook or at a prompt, whose definitions no other process can import
     """
 
@@ -163,8 +168,10 @@ class Interactive:
 def interactive() -> Interactive:
     """What `__main__` has registered."""
     here = _file_of("__main__")
-    names = tuple(f"{each.kind} '{name}'" for each in _registries for name in each.of(here))
-    return Interactive(names, here if here.endswith(".py") and Path(here).is_file() else "")
+    file = here if here.endswith(".py") and Path(here).is_file() else ""
+    places = sorted(_brought) if file else [here]
+    names = tuple(f"{each.kind} '{name}'" for each in _registries for place in places for name in each.of(place))
+    return Interactive(names, file)
 
 
 def importing() -> bool:

@@ -192,22 +192,29 @@ def test_a_picture_changes_no_settings(small_data: None, tmp_path: Path) -> None
 SCRIPT = """
 import sys
 import testbed
+
+{guard}played = testbed.run({experiment!r}, systems={systems!r}, out=sys.argv[1], jobs={jobs})
+{guard}print([result.status for result in played.results])
+"""
+
+MINE = """
+import testbed
 from testbed.codecs import Half
 
 class Mine(testbed.CodecSystem):
     name = "mine"
     def codec(self, sender):
         return Half(self.task.layout)
-
-{guard}played = testbed.run({experiment!r}, systems=["baseline", "mine"], out=sys.argv[1], jobs={jobs})
-{guard}print([result.status for result in played.results])
 """
 
 
-def played_script(folder: Path, guard: str, jobs: int) -> subprocess.CompletedProcess[str]:
-    """Run `SCRIPT` in a process of its own."""
+def played_script(
+    folder: Path, guard: str, jobs: int, own: str = MINE, other: str = "mine"
+) -> subprocess.CompletedProcess[str]:
+    """Run what a script defines of its `own`, then the baseline and an `other` system, in a process of its own."""
     script = folder / "script.py"
-    script.write_text(SCRIPT.format(guard=guard, experiment=PLAIN, jobs=jobs))
+    playing = SCRIPT.format(guard=guard, experiment=PLAIN, systems=["baseline", other], jobs=jobs)
+    script.write_text(own + playing)
     command = [sys.executable, str(script), str(folder / "out")]
     environment = {**os.environ, "TESTBED_DATA": str(folder / "data")}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -227,6 +234,16 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     done = played_script(tmp_path, "", 2)
     assert done.returncode != 0
     assert 'put what runs under `if __name__ == "__main__":`' in done.stderr
+
+
+def test_a_script_that_defines_nothing_needs_no_guard_and_is_no_plugin(tmp_path: Path) -> None:
+    """Else what it is called, and each edit of it, would be a part of what was run."""
+    done = played_script(tmp_path, "", 2, own="", other="terngrad")
+    assert done.stdout.splitlines()[-1:] == ["['finished', 'finished']"], done.stderr
+    [folder] = (tmp_path / "out" / "experiment").iterdir()
+    facts = read_info(folder, RunInfo)
+    assert facts.plugins == [] and "plugins" not in facts.experiment
+    assert facts.command[0] == str(tmp_path / "script.py")
 
 
 def test_what_only_a_notebook_knows_is_not_emulated(

@@ -30,6 +30,12 @@ class {class_name}(testbed.CodecSystem):
 """
 
 
+ADDS = """
+from testbed.plugins import Registry
+Registry("thing").add("{name}", 1, __name__)
+"""
+
+
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests after one do not see its plug-ins."""
@@ -140,6 +146,19 @@ def test_an_unknown_name_says_where_it_was_looked_for(tmp_path: Path) -> None:
     path = system(tmp_path, "looked-at")
     with pytest.raises(InputError, match=rf"unknown system 'lokked-at'; did you mean 'looked-at'.*{path}"):
         load(experiment(tmp_path, "lokked-at", ["./looked_at.py"]))
+
+
+def test_a_scripts_own_is_what_it_and_its_imports_register_and_not_what_a_plugin_does(tmp_path: Path) -> None:
+    """Where there is none, other processes need not import it."""
+    (tmp_path / "plug.py").write_text(ADDS.format(name="plugged"))
+    (tmp_path / "helper.py").write_text(ADDS.format(name="helped"))
+    (tmp_path / "script.py").write_text(
+        'from testbed import plugins\nplugins.load(["./plug.py"])\nprint(*plugins.interactive().names)\n'
+        f"import helper\nprint(*plugins.interactive().names)\n{ADDS.format(name='mine')}"
+        "print(*plugins.interactive().names)\n"
+    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["", "thing 'helped'", "thing 'helped' thing 'mine'"]
 
 
 def test_the_same_file_may_register_again_and_another_may_not() -> None:

@@ -17,9 +17,10 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
+from testbed import plugins
 from testbed.errors import Interrupted, RunError, TestbedError, of_file
 from testbed.fabrics.registry import Renamed
 
@@ -113,7 +114,7 @@ def run_all(errands: Sequence[Errand], processes: int) -> None:
 def _start(errand: Errand, processes: int) -> tuple[Connection, BaseProcess]:
     ours, theirs = _context.Pipe(duplex=False)
     process = _context.Process(target=_play, args=(theirs, errand, processes), daemon=True)
-    with _no_current_folder(), _deaf_to_the_terminal():
+    with _no_current_folder(), _no_needless_script(errand), _deaf_to_the_terminal():
         process.start()
     theirs.close()
     return ours, process
@@ -145,6 +146,21 @@ def _no_current_folder() -> Iterator[None]:
             del os.environ[SAFE_PATH]
         else:
             os.environ[SAFE_PATH] = before
+
+
+@contextmanager
+def _no_needless_script(errand: Errand) -> Iterator[None]:
+    """What starts meanwhile imports the script that this process runs only where it needs what is defined there.
+
+    Else each new process would do all again that a script without `if __name__ == "__main__":` does.
+    """
+    script = sys.modules["__main__"]
+    if not plugins.interactive().names and errand.work.__module__ != "__main__":
+        sys.modules["__main__"] = ModuleType("__main__")  # of no file
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def _play(answer: Connection, errand: Errand, processes: int) -> None:
