@@ -143,6 +143,19 @@ def test_shipped_traces_fit_the_shipped_profile(name):
     assert (loaded.end_s is not None) == (name == "brownout")
 
 
+@pytest.mark.parametrize("name", ["outage", "outage.csv", "topologies/traces/outage.csv"])
+def test_a_shipped_trace_is_found_from_any_folder(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert traces.find(name).read_text().startswith("#")
+
+
+@pytest.mark.parametrize("name", ["my/outage.csv", "./outage.csv", "/nowhere/outage.csv", "my/outage"])
+def test_a_path_where_there_is_no_trace_stands_for_no_shipped_one(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="No such file"):
+        traces.load(traces.find(name), ("us-west-1", "us-east-1", "us-east-2"))
+
+
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [

@@ -112,7 +112,10 @@ class Trace:
 def find(name: str) -> Path:
     """The file of the trace called `name` in `topologies/traces/`, or that file's path."""
     path = Path(name)
-    return (None if shipped.is_file(path) else shipped.find(FOLDER, f"{path.name.removesuffix('.csv')}.csv")) or path
+    elsewhere = "/" in name and path.parent != Path(FOLDER)  # what is not there is then no other's file of that name
+    if elsewhere or shipped.is_file(path):
+        return path
+    return shipped.find(FOLDER, f"{path.name.removesuffix('.csv')}.csv") or path
 
 
 def about(path: Path) -> tuple[str, tuple[str, ...]]:
