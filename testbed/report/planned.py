@@ -142,7 +142,7 @@ def _nearest(answer: Answer, share: str) -> str:
     """What to say where nothing has the share: which would have it on a faster WAN, if any."""
     faster = [row for row in answer["systems"] if row["rate_for"][share] is not None]
     if not faster:
-        return "none of these; a step takes too long without the WAN already, inside the regions and in coding"
+        return "none of these, whatever the WAN's rate; its round trips, the LAN and coding alone take too long"
     nearest = min(faster, key=lambda row: row["rate_for"][share])
     return f"none of these; {_short(nearest)} would have it at {number(nearest['rate_for'][share])}× the WAN's rate"
 

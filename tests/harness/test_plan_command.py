@@ -227,6 +227,16 @@ def test_what_cannot_be_is_one_line(changed: list[str], line: str, capsys: pytes
     assert line in said and "\n" not in said
 
 
+def test_where_no_rate_helps_the_round_trips_may_be_why(capsys: pytest.CaptureFixture[str]) -> None:
+    question = [*QUESTION, "--gradient", "40MB", "--step-time", "0.5", "--regions", "us-west-1,us-east-1"]
+    question += ["--systems", "baseline"]
+    assert main(question) == 0
+    none = "For 90 % of a step computing: none of these, whatever the WAN's rate; its round trips, the LAN and coding"
+    assert none in capsys.readouterr().out.replace("\n", " ")
+    assert main([*question, "--set", "topology.rtt_factor=0.01"]) == 0
+    assert "Baseline would have it at 3." in capsys.readouterr().out
+
+
 def test_what_an_experiment_says_itself_is_not_asked_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "cifarnet", "--workers", "64"]) == 2
     assert "--workers cannot go with an experiment file, which says so itself" in capsys.readouterr().err
