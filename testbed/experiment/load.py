@@ -111,6 +111,7 @@ def load(
         if seeds:
             _table(data.setdefault("run", {}), f"{source}: run")["seeds"] = list(seeds)
         given_here = [*changes, *(key for axis in axes for key in axis), *(["faults"] if faults else [])]
+        given_here += ["run.seeds"] if seeds else []
         swept = sweeps.without(swept, given_here)
         return _points(data, [*(_concerning(swept, systems) if systems else swept), *axes], source)
 

@@ -54,6 +54,13 @@ def test_setting_a_swept_key_makes_it_a_single_run(tmp_path: Path) -> None:
     assert point.label == "" and point.experiment.training.batch_size == 32
 
 
+def test_seeds_that_are_asked_for_are_played_instead_of_swept_ones(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(toml(plain()) + '[sweep]\n"run.seeds" = [[0], [1]]\n')
+    [point] = load(str(path), seeds=[7])
+    assert point.experiment.run.seeds == [7]
+
+
 @pytest.mark.parametrize(
     ("sweep", "line"),
     [
