@@ -33,7 +33,7 @@ def _explain(options: argparse.Namespace) -> int:
     from testbed.report.terminal import plain_unless_terminal, rich_table
 
     run, console = load(options.run), plain_unless_terminal(None)
-    found = [] if options.system or options.seed is not None else why.of_systems(run)
+    found = [] if options.system else why.of_systems(run, options.seed)
     found = found or [why.why(run, chosen(run, options.system, options.seed))]
     console.print(rich_table(why.HEAD, *why.rows(found)))
     if options.system:

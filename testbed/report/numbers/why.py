@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from testbed.record.info import LinkInfo
-from testbed.record.reader import Run
+from testbed.record.reader import Result, Run
 from testbed.report.looks import look
 from testbed.report.numbers.timeline import Timeline, timeline
 from testbed.report.numbers.wording import duration, number, percent, size
@@ -267,10 +267,13 @@ def why(run: Run, it: Timeline) -> Why:
     return Why(it.system, sum(each.values()), each, together, pieces[steps[-1]], paths)
 
 
-def of_systems(run: Run) -> list[Why]:
-    """Of each of a run's systems, its first seed, whose record has a timeline."""
-    firsts = {one.system: one for one in reversed(run.results)}
-    found = (timeline(run, firsts[system]) for system in dict.fromkeys(one.system for one in run.results))
+def of_systems(run: Run, seed: int | None = None) -> list[Why]:
+    """Of each of a run's systems a seed, by default its first, whose record has a timeline."""
+    firsts: dict[str, Result] = {}
+    for one in run.results:
+        if seed in (None, one.seed):
+            firsts.setdefault(one.system, one)
+    found = (timeline(run, one) for one in firsts.values())
     told = [why(run, it) for it in found if it is not None and it.workers]
     return [it for it in told if it.parts]
 

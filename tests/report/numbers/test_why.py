@@ -105,7 +105,8 @@ def test_what_takes_longest_may_be_in_one_of_the_steps_only(small_data: None, tm
 def test_it_is_part_of_the_summary_and_a_command(
     small_data: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = played(tmp_path, systems={"baseline": {}, "terngrad": {}})
+    two = {"seeds": [0, 1], "checkpoint_steps": 4}
+    run = played(tmp_path, systems={"baseline": {}, "terngrad": {}}, run=two)
     assert "Baseline's step takes" in markdown(run, summarize(run)).partition(f"## {why.HEAD}")[2]
     assert "Baseline&#39;s step takes" in page(run, summarize(run), []).partition(why.HEAD)[2]
     capsys.readouterr()
@@ -114,4 +115,9 @@ def test_it_is_part_of_the_summary_and_a_command(
     assert "TernGrad's step takes" in told and "gradient" in told and "Baseline" not in told
     assert main(["explain", str(run.folder)]) == 0
     assert "Baseline's step takes" in capsys.readouterr().out
+    assert main(["explain", str(run.folder), "--seed", "1"]) == 0
+    told = capsys.readouterr().out
+    assert "Baseline's step takes" in told and "TernGrad's step takes" in told
+    assert main(["explain", str(run.folder), "--seed", "2"]) == 2
+    assert "no system of seed 2 in this run; it has baseline (seed 0)" in capsys.readouterr().err
     assert main(["explain", str(run.folder), "nosuch"]) == 2
