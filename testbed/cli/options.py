@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,7 +20,19 @@ if TYPE_CHECKING:
 
 RUN = "results/cifarnet/20260101-120000-virtual"  # in examples
 # Options that are a key's own, where a command makes them changes.
-SHORT = {"--fabric": "run.fabric", "--trace": "topology.trace", "--sizes": "compute.sizes"}
+SHORT = {
+    "--fabric": "run.fabric",
+    "--trace": "topology.trace",
+    "--sizes": "compute.sizes",
+    "--device": "compute.device",
+    "--lan": "topology.lan_mbit",
+    "--batch": "training.batch_size",
+    "--profile": "topology.profile",
+    "--regions": "topology.regions",
+    "--workers": "topology.workers_per_region",
+    "--server": "topology.server_region",
+    "--model": "model.name",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -156,17 +168,27 @@ def points(
 
     settings, axes = load.parse_changes(options.settings), sweeps.parse(getattr(options, "sweep", ()))
     more = faults(options) if hasattr(options, "faults") else ()
-    ways = {"--set": [*settings], "--sweep": [key for axis in axes for key in axis]}
-    given = {option for option in SHORT if getattr(options, option[2:], None)}
-    ways |= {option: [SHORT[option]] for option in given if SHORT[option] in (changes or {})}
-    ways |= {"--seeds": ["run.seeds"]} if seeds else {}  # a command's own --seeds may be others: those of trials
+    swept = {"--sweep": [key for axis in axes for key in axis]}
+    seeded = {"--seeds": ["run.seeds"]} if seeds else {}  # a command's own --seeds may be others: those of trials
+    by = given_by({"--set": [*settings], **swept, **short(options, changes or {}), **seeded})
+    asked = {**settings, **(changes or {})}
+    return load.load(options.file, asked, options.scale, options.systems, seeds, options.plugin, more, axes, by)
+
+
+def short(options: argparse.Namespace, keys: Collection[str]) -> dict[str, list[str]]:
+    """The options of `SHORT` that were given and stand for one of `keys`, each with its key."""
+    given = [option for option in SHORT if getattr(options, option[2:], None) not in (None, "", ())]
+    return {option: [SHORT[option]] for option in given if SHORT[option] in keys}
+
+
+def given_by(ways: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """By key the option that gives it, of options with the keys that each gives; InputError where two give one."""
     by: dict[str, str] = {}
     for option, keys in ways.items():
         for key in keys:
             if by.setdefault(key, option) != option:
                 raise InputError(f"{key} is given by {by[key]} and by {option}: which of them?")
-    asked = {**settings, **(changes or {})}
-    return load.load(options.file, asked, options.scale, options.systems, seeds, options.plugin, more, axes, by)
+    return by
 
 
 def one(options: argparse.Namespace, changes: Mapping[str, Any] | None = None) -> Experiment:

@@ -6,12 +6,12 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from testbed.cli.options import Commands, add_experiment, check_file, count, names, one
+from testbed.cli.options import SHORT, Commands, add_experiment, check_file, count, given_by, names, one, short
 from testbed.cli.run import sizes
 from testbed.errors import InputError, nearest
 
@@ -88,7 +88,6 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, Candidate], LeftOut]:
     """The timing-only experiment that is asked about, what is known of its systems, and which are left out."""
-    from testbed.experiment import load
     from testbed.fabrics.registry import FABRICS, virtual
     from testbed.harness import plan as plans
 
@@ -115,25 +114,40 @@ def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, Cand
         if not options.systems:
             experiment, left_out = _sized(experiment)
     else:
-        options.workers = options.workers or 1
-        if not options.systems:
-            left_out = plans.LeftOut(rings=plans.too_long(known, len(options.regions) * options.workers))
-        wanted = options.systems or tuple(name for name in known if name not in left_out.rings)
-        systems = {name: known[name].options | _of(known, name) if name in known else {} for name in wanted}
-        model = _model(options)
-        data = {
-            "topology": _topology(options),
-            "model": model,
-            "data": {"dataset": _dataset(model, options.plugin)},
-            "training": {"steps": 1_000_000, "batch_size": options.batch or len(options.regions) * options.workers},
-            "compute": {"device": "h100"},
-            "systems": systems,
-        }
-        changes = {"topology.lan_mbit": LAN_MBIT, **load.parse_changes(options.settings), **common}
-        experiment = load.load(data, changes, plugins=options.plugin)[0].experiment
+        experiment, left_out = _without_file(options, common, known)
     if options.step_time is not None:
         experiment = plans.step_device(experiment, options.step_time)
     return experiment, known, left_out
+
+
+def _without_file(
+    options: argparse.Namespace, common: dict[str, Any], known: Mapping[str, Candidate]
+) -> tuple[Experiment, LeftOut]:
+    """The experiment that the options describe by themselves, and which systems are left out of it."""
+    from testbed.experiment import load
+    from testbed.harness import plan as plans
+
+    if options.scale:
+        raise InputError(f"--scale {options.scale}: it is a table of an experiment file; name the file as well")
+    settings = load.parse_changes(options.settings)
+    by = given_by({"--set": [*settings], **short(options, SHORT.values())})
+    options.workers = options.workers or 1
+    left_out = plans.LeftOut()
+    if not options.systems:
+        left_out = plans.LeftOut(rings=plans.too_long(known, len(options.regions) * options.workers))
+    wanted = options.systems or tuple(name for name in known if name not in left_out.rings)
+    systems = {name: known[name].options | _of(known, name) if name in known else {} for name in wanted}
+    model = _model(options)
+    data = {
+        "topology": _topology(options),
+        "model": model,
+        "data": {"dataset": _dataset(model, options.plugin)},
+        "training": {"steps": 1_000_000, "batch_size": options.batch or len(options.regions) * options.workers},
+        "compute": {"device": "h100"},
+        "systems": systems,
+    }
+    changes = {"topology.lan_mbit": LAN_MBIT, **settings, **common}
+    return load.load(data, changes, plugins=options.plugin, options=by)[0].experiment, left_out
 
 
 def _sized(experiment: Experiment) -> tuple[Experiment, LeftOut]:

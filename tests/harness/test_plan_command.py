@@ -219,6 +219,9 @@ def test_it_prints_json_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> 
         (["--profile", "nowhere"], "nowhere"),
         (["--server", "mars-1"], "mars-1"),
         (["--device", "h1000"], "no device 'h1000'"),
+        (["--scale", "paper"], "--scale paper: it is a table of an experiment file; name the file as well"),
+        (["--set", "topology.lan_mbit=10", "--lan", "1000"], "topology.lan_mbit is given by --set and by --lan: which"),
+        (["--set", "topology.regions=us-west-1"], "topology.regions is given by --set and by --regions: which of them"),
     ],
 )
 def test_what_cannot_be_is_one_line(changed: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,6 +243,22 @@ def test_where_no_rate_helps_the_round_trips_may_be_why(capsys: pytest.CaptureFi
 def test_what_an_experiment_says_itself_is_not_asked_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "cifarnet", "--workers", "64"]) == 2
     assert "--workers cannot go with an experiment file, which says so itself" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "option"),
+    [
+        ("compute.device=a100", ["--device", "m60"]),
+        ("topology.lan_mbit=10", ["--lan", "1000"]),
+        ("training.batch_size=64", ["--batch", "128"]),
+        ("topology.profile=lan", ["--profile", "skyplane-22"]),
+    ],
+)
+def test_what_is_asked_for_twice_is_not_chosen_from(
+    key: str, option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "cifarnet", "--set", key, *option]) == 2
+    assert f"{key.partition('=')[0]} is given by --set and by {option[0]}: which of them?" in capsys.readouterr().err
 
 
 def test_a_size_says_nothing_of_how_long_a_gradient_takes(capsys: pytest.CaptureFixture[str]) -> None:
