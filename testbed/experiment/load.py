@@ -308,7 +308,7 @@ def _check_scale(table: Mapping[str, Any], data: Mapping[str, Any], source: str,
     strict.check_keys({key: value for key, value in table.items() if key not in CHOSEN}, EXPERIMENT, source, where)
     for key in CHOSEN:
         if isinstance(changes := table.get(key), dict):
-            kind = _kind(key, {**data.get(key, {}), **changes}, source)
+            kind = _kind(key, {**_table(data.get(key, {}), f"{source}: {key}"), **changes}, source)
             strict.check_keys(changes, inspect.type_info(kind), source, f"{where}.{key}")
 
 

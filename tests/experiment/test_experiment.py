@@ -266,6 +266,12 @@ def test_a_wrong_scale_is_found_even_when_it_is_not_taken(refuse: Refuse, scale:
     assert line in refuse({**PLAIN, "scale": scale})
 
 
+@pytest.mark.parametrize(("table", "scale"), [("model", {"name": "tiny"}), ("data", {"split": "iid"})])
+def test_what_a_scale_is_to_be_laid_over_must_be_a_table(refuse: Refuse, table: str, scale: dict[str, str]) -> None:
+    data = {**PLAIN, table: "cifarnet", "scale": {"paper": {table: scale}}}
+    assert refuse(data) == f"mine.toml: {table} is 'cifarnet': it must be a table"
+
+
 def test_no_such_scale(refuse: Refuse) -> None:
     assert "no [scale.lagre]; did you mean 'large'? known: large" in refuse(SCALED, "--scale", "lagre")
     assert refuse(PLAIN, "--scale", "paper") == "mine.toml: no [scale.paper] or any other"
