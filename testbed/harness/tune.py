@@ -89,9 +89,11 @@ def tune(
     Raises
     ------
     InputError
-        The experiment names no target, the seeds are its own, nobody has what is to be fixed, or the folder holds
-        trials of another experiment.
+        The experiment computes nothing or names no target, the seeds are its own, nobody has what is to be fixed, or
+        the folder holds trials of another experiment.
     """
+    if experiment.compute.timing_only:
+        raise InputError("compute.math is 'none': no trial could reach a target; leave it out")
     if not Target.asked(experiment.target, None).stated:
         raise InputError("[target] names nothing to be reached, so there is nothing to tune for; set target.loss")
     if shared := set(budget.seeds) & set(experiment.run.seeds):

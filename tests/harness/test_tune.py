@@ -157,6 +157,13 @@ def test_what_is_reported_is_not_tuned_on(tmp_path: Path) -> None:
         tune.tune(small(target={}), "virtual", BUDGET, tmp_path, jobs=1)
 
 
+def test_what_computes_nothing_is_not_tuned(tmp_path: Path) -> None:
+    it = small(compute={"device": "m60", "math": "none"})
+    with pytest.raises(InputError, match=r"compute\.math is 'none': no trial could reach a target; leave it out"):
+        tune.tune(it, "virtual", BUDGET, tmp_path, jobs=1)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_is_claimed_only_for_trials_that_can_be(tmp_path: Path) -> None:
     """What is then asked for rightly was refused there."""
     with pytest.raises(InputError, match="--seeds 100,100: a seed is named twice"):
