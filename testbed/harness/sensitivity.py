@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,6 @@ from testbed.fabrics.registry import FABRICS, virtual
 from testbed.files import write_whole
 from testbed.harness import session, sweep
 from testbed.harness.lock import held
-from testbed.harness.not_finite import raise_diverged
-from testbed.harness.play import place_of
 from testbed.record import series
 from testbed.record.info import FILE_NAME, RunInfo, read_info
 from testbed.record.reader import load as load_run
@@ -152,7 +149,6 @@ def _compute(experiment: Experiment, steps: int, folder: Path, jobs: int | None)
         session.prepare(it, session.Request("sensitivity", virtual(), folder=folder, command=("sensitivity",)))
     with held(folder):
         session.ready(folder, jobs)()
-    raise_diverged(folder, [place_of(folder, system, seed) for system, seed in product(it.systems, it.run.seeds)])
 
 
 def _another(folder: Path) -> InputError:

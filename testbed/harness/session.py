@@ -168,7 +168,7 @@ def ready(folder: Path, jobs: int | None = None, elsewhere: Elsewhere = HERE) ->
 
     `jobs` systems and seeds are played at once, each in a process of its own; None: as many as make sense. A cluster
     that was joined may play them `elsewhere`. What is returned raises RunError when the run fails or is stopped, and
-    Diverged once all is played where training has diverged; what was recorded stays.
+    Diverged once all is played where training has diverged, now or before; what was recorded stays.
 
     Raises
     ------
@@ -191,15 +191,13 @@ def ready(folder: Path, jobs: int | None = None, elsewhere: Elsewhere = HERE) ->
         note = f"It began at commit {began[:10]} and went on at {goes_on[:10]}."
         facts.notes += [] if note in facts.notes else [note]
         info_file.write_info(folder, facts)
-    if elsewhere.run_all is not None or chosen > 1:
-        at_once = elsewhere.run_all or partial(run_all, processes=chosen)
-        return partial(play_at_once, left, at_once, folder)
-    if not left:  # there is no need of a fabric
-        return lambda: None
 
     def play() -> None:
-        _run(folder, experiment, assembly, facts, elsewhere)
-        raise_diverged(folder, [errand.folder for errand in left])
+        if elsewhere.run_all is not None or chosen > 1:
+            play_at_once(left, elsewhere.run_all or partial(run_all, processes=chosen), folder)
+        elif left:  # else there is no need of a fabric
+            _run(folder, experiment, assembly, facts, elsewhere)
+        raise_diverged(folder, [place_of(folder, system, seed) for seed, system in product(facts.seeds, facts.systems)])
 
     return play
 
@@ -278,7 +276,7 @@ def plays(folder: Path, facts: RunInfo) -> list[Errand]:
 
 
 def play_at_once(errands: Sequence[Errand], run_all: RunAll, folder: Path) -> None:
-    """Play what `plays` names, of the run or the series in `folder`; raises RunError, Diverged once all is played."""
+    """Play what `plays` names, of the run or the series in `folder`; raises RunError."""
     with signals_interrupt():
         try:
             run_all(errands)
@@ -287,7 +285,6 @@ def play_at_once(errands: Sequence[Errand], run_all: RunAll, folder: Path) -> No
         finally:
             for run in dict.fromkeys(errand.folder.parents[1] for errand in errands):
                 gather(run)
-    raise_diverged(folder, [errand.folder for errand in errands])
 
 
 def gather(folder: Path) -> None:

@@ -59,16 +59,14 @@ def play(folder: Path, jobs: int | None, report: Report, elsewhere: Elsewhere = 
     stored = read(folder)
     experiments = {label: from_dict(data, str(folder / FILE_NAME)) for label, data in stored.points.items()}
     failure: TestbedError | None = None
-    diverged: list[Path] = []
     if elsewhere.run_all is not None:
         for label, experiment in experiments.items():
             _prepare(folder, stored, label, experiment)
         try:
             session.play_at_once(_plays(folder, stored), elsewhere.run_all, folder)
-        except Diverged as error:
-            diverged += error.places
         except TestbedError as error:
             failure = error
+    diverged: list[Path] = []
     for label, experiment in experiments.items():
         place = folder / label
         _prepare(folder, stored, label, experiment)

@@ -49,7 +49,9 @@ def test_what_diverges_holds_up_nothing_and_is_not_played_again(
     [folder] = (tmp_path / "test").iterdir()
     assert statuses(folder) == BOTH and not list(folder.rglob("checkpoint-*"))
     assert begun == ["fp16/0", "baseline/0", "fp16/1", "baseline/1"]
-    session.ready(folder, jobs=1)()
+    for jobs in (1, 2):
+        with pytest.raises(Diverged, match=r"training diverged in fp16/seed-0, fp16/seed-1 \("):
+            session.ready(folder, jobs)()
     assert len(begun) == 4
 
 
@@ -69,7 +71,6 @@ def test_a_record_that_diverged_and_stopped_there_goes_on_with_the_rest(
     with pytest.raises(Diverged):
         session.ready(folder, jobs=1)()
     assert statuses(folder) == ENDED and begun == ["fp16/0", "baseline/0"] and not kept.exists()
-    session.ready(folder, jobs=1)()
 
 
 @pytest.mark.full
@@ -93,12 +94,14 @@ def test_a_series_goes_on_to_its_last_run(
     assert main(["run", str(path), "--out", str(tmp_path / "out"), *swept]) == 1
     [folder] = (tmp_path / "out" / "mine").iterdir()
     said = capsys.readouterr().err.splitlines()
-    assert "training diverged in baseline.rate=1000000.0/fp16/seed-0" in said[-1]
+    assert "training diverged in baseline.rate=1000000.0/fp16/seed-0, " in said[-1]
+    assert ", baseline.rate=0.02/fp16/seed-0 (" in said[-1]
     assert not any("Traceback" in line or line.startswith("resume:") for line in said)
     assert statuses(folder / "baseline.rate=0.02") == ENDED
     assert begun == ["fp16/0", "baseline/0", "baseline/0"]
     assert len(pd.read_csv(folder / "summary.csv")) == 4
-    assert main(["run", "--resume", str(folder), "--quiet"]) == 0
+    assert main(["run", "--resume", str(folder), "--quiet"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == said[-1], "what is not played again is told again"
     assert len(begun) == 3
 
 
