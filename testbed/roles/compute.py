@@ -1,9 +1,8 @@
 """What a computation costs: the time this machine took, or the time a named device would take.
 
-A device is described by sourced figures in `devices.toml`: the rate it reaches on training arithmetic, the rate at which
-it moves memory, and the time to launch one computation; and where products of matrices by themselves are faster than
-training, their rate. A plug-in adds one with
-`DEVICES.add("mine", Device(...), __name__)`.
+A device is described by sourced figures in `devices.toml`: the rate it reaches on training arithmetic, the rate at
+which it moves memory, and the time to launch one computation; and where products of matrices by themselves are faster
+than training, their rate. A plug-in adds one with `DEVICES.add("mine", Device(...), __name__)`.
 """
 
 from __future__ import annotations

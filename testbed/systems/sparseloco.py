@@ -6,10 +6,10 @@ agree on. What it has learnt is added to what it has not told yet, e, of which i
     e <- decay e + theta - weights;  sent = quantize(TopK(e));  e <- e - sent;  all: theta <- theta - rate mean(sent)
 
 Decisions: a copy is a region's in the tree and a worker's in the flat topology. Messages are exchanged whole, as the
-paper's all-gather does it: the global server passes on to each the others'. TopK is of runs of 4,096 elements of a layer
-as it lies in memory, in the authors' code of blocks of 64 x 64; the mean is over all copies, as in Algorithm 1, where
-that code divides by those that sent an element. Steps after the last meeting stay local: the result is the mean of
-the copies.
+paper's all-gather does it: the global server passes on to each the others'. TopK is of runs of 4,096 elements of a
+layer as it lies in memory, in the authors' code of blocks of 64 x 64; the mean is over all copies, as in Algorithm 1,
+where that code divides by those that sent an element. Steps after the last meeting stay local: the result is the mean
+of the copies.
 """
 
 from __future__ import annotations
