@@ -22,7 +22,7 @@ import msgspec
 import torch
 
 from testbed.codecs import costs
-from testbed.codecs.base import Buffers, Key
+from testbed.codecs.base import Buffers, Key, WireBuffers
 from testbed.codecs.chunked import ChunkedTopK
 from testbed.codecs.memory import adder
 from testbed.errors import ProtocolError
@@ -101,20 +101,20 @@ class SparseLoCo(CopiesSystem):
         state.residual.sub_(self.codec.decode(buffers))
         return buffers
 
-    def _all_told(self, name: str, own: Buffers, answer: Message) -> list[Buffers]:
+    def _all_told(self, name: str, own: Buffers, answer: Message) -> list[WireBuffers]:
         """What each copy has sent, in the order of the copies, so that all add up alike."""
         parts, others = len(own), len(self.holders) - 1
         if len(answer.buffers) != parts * others:
             raise ProtocolError(f"{len(answer.buffers)} buffers are not the messages of {others} other copies")
-        told = [answer.buffers[start : start + parts] for start in range(0, parts * others, parts)]
+        told: list[WireBuffers] = [answer.buffers[start : start + parts] for start in range(0, parts * others, parts)]
         at = self.holders.index(name)
         return [*told[:at], own, *told[at:]]
 
-    def _adding(self, told: Sequence[Buffers]) -> Work:
+    def _adding(self, told: Sequence[WireBuffers]) -> Work:
         nbytes = [costs.size_of(buffers) for buffers in told]
         return Work(coding_nbytes=costs.adding(self.codec, self.task.layout.size, nbytes))
 
-    def _take(self, state: CopyState, told: Sequence[Buffers]) -> None:
+    def _take(self, state: CopyState, told: Sequence[WireBuffers]) -> None:
         """The step that all make with the mean of what all have sent."""
         total, add = torch.zeros_like(state.outer), adder(self.codec)
         for buffers in told:
