@@ -18,7 +18,7 @@ from math import ceil
 import numpy as np
 import torch
 
-from testbed.codecs import backend
+from testbed.codecs import backend, kernels
 from testbed.codecs.base import Buffers, Key, VectorCodec, WireBuffers, wire_array
 from testbed.codecs.buffers import Allocate
 from testbed.codecs.registry import codec
@@ -59,43 +59,31 @@ class Bins:
     def __init__(self, chunks: Sequence[int], bits: int = 2) -> None:
         self._ends = np.cumsum(np.array(chunks, np.int64))
         self.chunks, self.bits, self.count = list(chunks), bits, 2**bits
-        self._shifts = np.arange(0, 8, bits, dtype=np.uint8)
 
     def sizes(self, values: int) -> list[int]:
         """Bytes of the buffers of so many values."""
-        return [4 * self.count * self._ends.size, -(-values // self._shifts.size)]
+        return [4 * self.count * self._ends.size, -(-values * self.bits // 8)]
 
     def encode(self, values: np.ndarray, counts: np.ndarray, allocate: Allocate = np.empty) -> Buffers:
-        x, kept, layers = values.astype(np.float64), self._kept(counts), self._layers(counts)
-        centred = x - (self._sums(x, layers) / np.maximum(kept, 1))[layers]
-        deviations = np.sqrt(self._sums(centred**2, layers) / np.maximum(kept - 1, 1))
-        widths = np.where(deviations > 0, SIGMAS / self.count * deviations, 1.0)
-        bins = np.clip(np.rint(centred / widths[layers]) + self.count // 2, 0, self.count - 1).astype(np.uint8)
-        cells = self.count * layers + bins
-        cell_sums, members = (np.bincount(cells, weights, self.count * kept.size) for weights in (x, None))
-        per_byte = self._shifts.size
-        padded = np.zeros(-(-values.size // per_byte) * per_byte, np.uint8)
-        padded[: values.size] = bins
-        means = (cell_sums / np.maximum(members, 1)).astype(np.float32)
-        return [means, np.bitwise_or.reduce(padded.reshape(-1, per_byte) << self._shifts, axis=1)]
+        means = allocate(self.count * self._ends.size, np.float32)
+        packed = allocate(self.sizes(values.size)[1], np.uint8)
+        kernels.bins.pack(values, self._stops(counts), SIGMAS, self.bits, means, packed, allocate)
+        return [means, packed]
 
     def decode(self, buffers: WireBuffers, counts: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
-        size = int(counts.sum())
+        values = allocate(int(counts.sum()), np.float32)
+        self.write(buffers, counts, values)
+        return values
+
+    def write(self, buffers: WireBuffers, counts: np.ndarray, values: np.ndarray) -> None:
+        """`decode` into an array of as many values."""
         means = wire_array(buffers[0], np.float32, self.count * self._ends.size, "means")
-        packed = wire_array(buffers[1], np.uint8, self.sizes(size)[1], "bins")
-        bins = ((packed[:, None] >> self._shifts) & np.uint8(self.count - 1)).reshape(-1)[:size]
-        return means[self.count * self._layers(counts) + bins]
+        packed = wire_array(buffers[1], np.uint8, self.sizes(values.size)[1], "bins")
+        kernels.codes.look_up(packed, values, means, self._stops(counts), self.bits)
 
-    def _kept(self, counts: np.ndarray) -> np.ndarray:
-        """The number of values of each layer, of those of each chunk."""
-        return np.diff(np.concatenate([[0], np.cumsum(counts)])[np.concatenate([[0], self._ends])])
-
-    def _layers(self, counts: np.ndarray) -> np.ndarray:
-        """The layer of each value."""
-        return np.repeat(np.arange(self._ends.size), self._kept(counts))
-
-    def _sums(self, values: np.ndarray, layers: np.ndarray) -> np.ndarray:
-        return np.bincount(layers, values, self._ends.size)
+    def _stops(self, counts: np.ndarray) -> np.ndarray:
+        """Where each layer's values end, of so many of each chunk."""
+        return np.concatenate([[0], np.cumsum(counts)])[self._ends]
 
 
 class ChunkedTopK(VectorCodec):

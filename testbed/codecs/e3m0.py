@@ -20,15 +20,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from testbed.codecs.base import Buffers, Key, VectorCodec, WireBuffers, expect, room, wire_array
+from testbed.codecs import backend
+from testbed.codecs.base import Buffers, Key, VectorCodec, WireBuffers, elements, expect, room, wire_array
+from testbed.codecs.kernels.vectors import INFINITY_BITS
 from testbed.codecs.registry import codec
-from testbed.codecs.sparse import finite
-from testbed.errors import CodecError
-
-TOP = 7  # the code of M
-POWERS = [0.0, *(2.0 ** (code - TOP) for code in range(1, TOP + 1))]
-_VALUES = torch.tensor([*POWERS, *(-power for power in POWERS)])  # what codes stand for
-PAIRS = torch.stack([_VALUES.repeat(16), _VALUES.repeat_interleave(16)], 1)  # and bytes
+from testbed.errors import CodecError, NotFinite
+from testbed.layout import Layout
 
 
 @codec("E3M0")
@@ -42,21 +39,24 @@ class E3M0(VectorCodec):
 
     costs_as = "E3M0"
 
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout)
+        self._ends = np.array([layer.end for layer in layout], np.int64)
+
     def sizes(self) -> Sequence[int]:
         return [4 * len(self.layout), -(-self.layout.size // 2)]
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """Round to the nearest; no random numbers are drawn. CodecError names the layer that holds NaN or infinity."""
-        finite(vector, self.layout)
-        x, scales = vector.detach(), np.zeros(len(self.layout), np.float32)
-        codes = torch.zeros(self.layout.size + self.layout.size % 2, dtype=torch.uint8, device=x.device)
-        for number, layer in enumerate(self.layout):
-            part = x[layer.slice]
-            scales[number] = float(part.abs().max()) if layer.size else 0.0
-            if scales[number] > 0:
-                codes[layer.slice] = codes_of(part, float(scales[number]))
-        pairs = codes.view(-1, 2)
-        return [scales, (pairs[:, 0] | pairs[:, 1] << 4).cpu().numpy()]
+        x = elements(vector, self.layout)
+        on = backend.of(x)
+        largest = np.array([on.vectors.largest_bits(x[layer.slice]) for layer in self.layout], np.uint32)
+        beyond = largest >= INFINITY_BITS
+        if beyond.any():
+            raise NotFinite.of(f"layer {self._name(beyond)}")
+        scales, codes = largest.view(np.float32), self._pool.take(-(-self.layout.size // 2))
+        on.e3m0.pack(x, codes, scales, self._ends)
+        return [scales, codes]
 
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
         """Write what each code stands for; see `Codec.decode`."""
@@ -64,25 +64,14 @@ class E3M0(VectorCodec):
         scales = wire_array(buffers[0], np.float32, len(self.layout), "scales")
         bad = ~(np.isfinite(scales) & (scales >= 0))
         if bad.any():
-            number = int(bad.argmax())
-            name = self.layout.layers[number].name
-            raise CodecError(f"layer {name}: a scale is finite and at least 0, found {scales[number]}")
-        packed = wire_array(buffers[1], np.uint8, -(-self.layout.size // 2), "codes")
-        vector, _ = room(out, self.layout)
-        on = vector.device
-        both = PAIRS.to(on).index_select(0, torch.from_numpy(packed.astype(np.int32)).to(on))
-        vector.copy_(both.flatten()[: self.layout.size])
-        for layer, scale in zip(self.layout, scales.tolist(), strict=True):
-            vector[layer.slice] *= scale
+            raise CodecError(
+                f"layer {self._name(bad)}: a scale is finite and at least 0, found {scales[int(bad.argmax())]}"
+            )
+        codes = wire_array(buffers[1], np.uint8, -(-self.layout.size // 2), "codes")
+        vector, y = room(out, self.layout)
+        backend.of(y).e3m0.unpack(codes, y, scales, self._ends)
         return vector
 
-
-def codes_of(part: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
-    """Codes (uint8 [n]) on one scale above 0, or on each element's own.
-
-    What is at least 1.5 * 2^k goes up, since times 4 / 3 it has the next exponent.
-    """
-    ratio = part.abs().div_(scale)
-    smallest = ratio >= 2.0**-TOP
-    exponent = (ratio.mul_(4 / 3).view(torch.int32) >> 23).sub_(127 - TOP)
-    return exponent.clamp_(0, TOP).to(torch.uint8).max(smallest.to(torch.uint8)).bitwise_or_((part < 0).byte() << 3)
+    def _name(self, of: np.ndarray) -> str:
+        """Of the first layer of which this is true."""
+        return self.layout.layers[int(of.argmax())].name

@@ -19,7 +19,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from testbed.codecs.base import Buffers, Key, VectorCodec, WireBuffers, expect, room
+from testbed.codecs import backend
+from testbed.codecs.base import Buffers, Key, VectorCodec, WireBuffers, all_finite, expect, room
 from testbed.codecs.chunked import Bins
 from testbed.codecs.registry import codec
 from testbed.codecs.sparse import finite
@@ -56,17 +57,20 @@ class Statistical(VectorCodec):
 
     def encode(self, vector: torch.Tensor, key: Key | None = None) -> Buffers:
         """See `Codec.encode`; no random numbers are drawn."""
-        finite(vector, self.layout)
-        return self.bins.encode(vector.detach().cpu().numpy(), self.counts)
+        x = finite(vector, self.layout)
+        return self.bins.encode(backend.of(x).vectors.host(x), self.counts, self._pool.take)
 
     def decode(self, buffers: WireBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
         """Write what each bin stands for; see `Codec.decode`."""
         expect(buffers, self.bins.names)
-        values = self.bins.decode(buffers, self.counts)
-        if not np.isfinite(values).all():
+        vector, y = room(out, self.layout)
+        values = y if isinstance(y, np.ndarray) else self._pool.take(self.layout.size, np.float32)
+        self.bins.write(buffers, self.counts, values)
+        if not all_finite(values):
             raise CodecError("means: NaN or infinity among them")
-        vector, _ = room(out, self.layout)
-        return vector.copy_(torch.from_numpy(values))
+        if values is not y:
+            backend.of(y).vectors.write(values, y)
+        return vector
 
 
 codec("statistical 2-bit")(Statistical)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from math import sqrt
+from operator import add
+
 import numpy as np
 import pytest
 import torch
@@ -15,8 +19,32 @@ from testbed.layout import Layout
 LAYOUT = Layout.of([("a.weight", (30, 10)), ("a.bias", (30,)), ("none", (0,)), ("b.weight", (7, 1))])
 
 
+floats = st.floats(width=32, allow_nan=False, allow_infinity=False)  # zeros of both signs, denormals, the largest
+
+
 def gaussian(size: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+def by_the_rule(layers: list[np.ndarray], bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All means, the bins as packed, and what they stand for; sums go from a layer's first value to its last."""
+    count, per_byte, means, bins = 2**bits, 8 // bits, [], []
+    for layer in layers:
+        x = layer.astype(float)
+        centred = x - total(x) / max(x.size, 1)
+        deviation = sqrt(total(centred**2) / max(x.size - 1, 1))
+        own = np.clip(np.rint(centred / (6 / count * deviation or 1.0)) + count // 2, 0, count - 1).astype(np.uint8)
+        means.append([total(x[own == each]) / max(np.count_nonzero(own == each), 1) for each in range(count)])
+        bins.append(own)
+    table, owners = np.array(means, np.float32), np.repeat(np.arange(len(layers)), [own.size for own in bins])
+    codes = np.concatenate(bins)
+    bytes_ = np.append(codes, np.zeros(-codes.size % per_byte, np.uint8)).reshape(-1, per_byte)
+    packed = (bytes_ << np.arange(0, 8, bits)).sum(1).astype(np.uint8)
+    return table.reshape(-1), packed, table[owners, codes]
+
+
+def total(x: np.ndarray) -> float:
+    return reduce(add, x.tolist(), 0.0)
 
 
 def test_chunks_are_runs_of_layers() -> None:
@@ -58,6 +86,19 @@ def test_a_value_becomes_the_mean_of_a_bin_and_the_sum_stays(values: list[float]
         spread = own.std(ddof=1) if own.size > 1 else 0.0
         near = np.abs(own - own.mean(dtype=float)) < 2 * spread  # what is not cut off
         assert (np.abs(own - decoded)[near] <= 1.51 * spread + 1e-3).all()
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.lists(floats, max_size=5), max_size=3), min_size=1, max_size=5), st.sampled_from([2, 4, 8]))
+def test_bytes_and_values_are_those_of_the_rule(layers: list[list[list[float]]], bits: int) -> None:
+    """Of layers in chunks, of which each keeps some values; layers begin and end within a byte, and some are empty."""
+    parts = [np.array([each for chunk in layer for each in chunk], np.float32) for layer in layers]
+    counts = np.array([len(chunk) for layer in layers for chunk in layer], np.int64)
+    means, packed, values = by_the_rule(parts, bits)
+    bins = Bins([len(layer) for layer in layers], bits)
+    buffers = bins.encode(np.concatenate(parts), counts)
+    assert [buffer.tobytes() for buffer in buffers] == [means.tobytes(), packed.tobytes()]
+    assert bins.decode(buffers, counts).tobytes() == values.tobytes()
 
 
 def test_bytes_are_those_of_the_format() -> None:

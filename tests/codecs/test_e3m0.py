@@ -9,11 +9,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.codecs.e3m0 import E3M0
+from testbed.codecs.kernels.threads import CHUNK
 from testbed.errors import CodecError
 from testbed.layout import Layout
 
 LEVELS = np.array([0.0, *(2.0**-k for k in range(6, -1, -1))])
 GRID = np.concatenate([-LEVELS[:0:-1], LEVELS])
+
+
+floats = st.floats(width=32, allow_nan=False, allow_infinity=False)  # zeros of both signs, denormals, the largest
+
+
+def coded(layers: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Each layer's scale, and each element's code, by the format's rule in numpy's float32."""
+    scales, codes = [], [np.empty(0, int)]
+    for x in layers:
+        scales.append(np.abs(x).max(initial=0))
+        ratio = np.abs(x) / (scales[-1] or np.float32(1))
+        above = np.frexp(ratio * np.float32(4 / 3))[1] - 1  # of the power of two below
+        power = np.where(ratio < 2.0**-7, 0, np.clip(above + 7, 1, 7))
+        codes.append(power + 8 * (x < 0))
+    return np.array(scales, np.float32), np.concatenate(codes)
+
+
+def value(code: int, scale: np.float32) -> np.float32:
+    """What a code stands for."""
+    size = np.float32(2.0 ** (code % 8 - 7) if code % 8 else 0)
+    return (-size if code >= 8 else size) * scale
 
 
 def back(values: list[float], *shapes: tuple[str, tuple[int, ...]]) -> list[float]:
@@ -39,6 +61,36 @@ def test_an_element_becomes_the_nearest(values: list[float]) -> None:
     largest = np.abs(x).max()
     nearest = np.abs(x[:, None] - largest * GRID).min(1)
     np.testing.assert_allclose(np.abs(np.array(back(values)) - x), nearest, rtol=1e-5, atol=1e-6 * largest)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(floats, max_size=9), max_size=6))
+def test_bytes_and_values_are_those_of_the_rule(layers: list[list[float]]) -> None:
+    """Layers begin and end within a byte, and some are empty."""
+    codec = E3M0(Layout.of([(f"{number}.w", (len(layer),)) for number, layer in enumerate(layers)]))
+    scales, codes = coded([np.array(layer, np.float32) for layer in layers])
+    pairs = np.append(codes, [0] * (codes.size % 2)).reshape(-1, 2)
+    buffers = codec.encode(torch.tensor([each for layer in layers for each in layer], dtype=torch.float32))
+    assert [buffer.tobytes() for buffer in buffers] == [
+        scales.tobytes(),
+        (pairs[:, 0] + 16 * pairs[:, 1]).astype(np.uint8).tobytes(),
+    ]
+    owners = np.repeat(scales, [len(layer) for layer in layers])
+    expected = np.array([value(code, scale) for code, scale in zip(codes.tolist(), owners, strict=True)], np.float32)
+    assert codec.decode(buffers).numpy().tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("sizes", [(8191, 1, 8193), (3, CHUNK, 0, CHUNK + 8190)])
+def test_blocks_and_chunks_leave_no_trace(sizes: tuple[int, ...]) -> None:
+    codec = E3M0(Layout.of([(f"{number}.w", (size,)) for number, size in enumerate(sizes)]))
+    vector = torch.randn(codec.layout.size, generator=torch.Generator().manual_seed(0))
+    vector *= torch.arange(len(sizes)).add(1).repeat_interleave(torch.tensor(sizes))
+    scales, codes = coded(np.split(vector.numpy(), np.cumsum(sizes)[:-1]))
+    buffers = codec.encode(vector)
+    assert np.array_equal(buffers[0], scales)
+    assert np.array_equal(np.stack([buffers[1] & 15, buffers[1] >> 4], 1).reshape(-1)[: codes.size], codes)
+    values = np.repeat(scales, sizes) * np.where(codes % 8, 2.0 ** (codes % 8 - 7), 0) * np.where(codes >= 8, -1, 1)
+    assert np.array_equal(codec.decode(buffers).numpy(), values.astype(np.float32))
 
 
 def test_bytes_are_those_of_the_format() -> None:

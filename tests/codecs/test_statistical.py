@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_chunked import by_the_rule
 
 from testbed.codecs.base import Key
+from testbed.codecs.kernels.threads import CHUNK
 from testbed.codecs.memory import ErrorFeedback
 from testbed.codecs.statistical import Statistical
 from testbed.errors import CodecError
@@ -41,6 +45,17 @@ def test_the_rule_to_the_letter() -> None:
     means, bins = codec.encode(torch.tensor([0.0, 0.0, 0.0, 10.0]))
     assert means.tolist() == [0, 0, 0, 10] and bins.tolist() == [0b11_10_10_10]
     assert codec.decode([means, bins]).tolist() == [0, 0, 0, 10]
+
+
+@pytest.mark.parametrize(("bits", "rows"), [(2, True), (4, False), (8, True)])
+def test_blocks_and_chunks_leave_no_trace(bits: Literal[2, 4, 8], rows: bool) -> None:
+    """Nor does a layer that begins within a byte."""
+    layout = Layout.of([("a.bias", (3,)), ("b.weight", (2, CHUNK // 2 + 1)), ("b.bias", (1,)), ("c.weight", (7, 1171))])
+    codec, vector = Statistical(layout, bits, rows), gaussian(layout.size) + 1
+    means, packed, values = by_the_rule(np.split(vector.numpy(), np.cumsum(codec.counts)[:-1]), bits)
+    buffers = codec.encode(vector)
+    assert [buffer.tobytes() for buffer in buffers] == [means.tobytes(), packed.tobytes()]
+    assert codec.decode(buffers).numpy().tobytes() == values.tobytes()
 
 
 def test_rows_have_bins_of_their_own() -> None:

@@ -70,11 +70,7 @@ OTHERS: dict[str, Callable[[Layout], Any]] = {
     "sparse multiples": lambda layout: SparseMultiples(layout, 0.25, 1020),
 }
 EVERY = {**CODECS, **OTHERS}
-WITHOUT_KERNELS = {
-    "chunked top-k 1.6 %",
-    "E3M0",
-    "statistical 2-bit",
-}  # operations of torch and numpy, which make results anew
+WITHOUT_KERNELS = {"chunked top-k 1.6 %"}  # operations of torch and numpy, which make results anew
 
 
 class _Use:

@@ -7,8 +7,8 @@ are handed to threads work on a chunk of a layer and are named so.
 Rules that every loop here follows:
 
 1. **32-bit lanes.** Arithmetic on bits uses the operators of `lanes`, never Python's.
-2. **Planar blocks.** A packed byte holds elements that lie a segment apart, never neighbours, so that loading,
-   coding and storing are all contiguous. A ternary block has 5 segments, a block of bit planes 8; a segment
+2. **Planar blocks.** A packed byte holds elements that lie a segment apart, never neighbours (but in `codes`), so that
+   loading, coding and storing are all contiguous. A ternary block has 5 segments, a block of bit planes 8; a segment
    has `SEGMENT` elements, in the last block of a run just enough to hold the rest.
 3. **Counter-based random numbers.** A draw is a function of (key, index of the packed byte in its layer's run,
    segment) and of nothing else: no state, the same bytes for any number of threads.
@@ -26,8 +26,11 @@ absent.step_in()
 
 from testbed.codecs.kernels import (  # noqa: E402 - numba, which all of these import, may be missing
     adaptive,
+    bins,
     blockwise,
+    codes,
     dgc,
+    e3m0,
     elias,
     entropy,
     factors,
@@ -48,8 +51,11 @@ absent.step_out()
 
 __all__ = [
     "adaptive",
+    "bins",
     "blockwise",
+    "codes",
     "dgc",
+    "e3m0",
     "elias",
     "entropy",
     "factors",

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from testbed.codecs.base import Key
-from testbed.codecs.e3m0 import E3M0, PAIRS, codes_of
+from testbed.codecs.device.e3m0 import PAIRS, codes_of
+from testbed.codecs.e3m0 import E3M0
 from testbed.codecs.resident.base import Measures, Resident, extended
 from testbed.gpu.graphs import Pass
 
