@@ -12,18 +12,18 @@ from functools import partial
 
 from testbed.emulation.network import EmulatedNetwork
 from testbed.fidelity import gate, iperf
-from testbed.fidelity.probes import Channel, cores, path_link
+from testbed.fidelity.probes import Channel, cores, round_trip_ms
 from testbed.fidelity.values import Bound, Value, settled
 from testbed.wan.plan import NetworkPlan
-from testbed.wan.profile import Cap, Link, Profile
+from testbed.wan.profile import Cap, Profile
 
 CORE_MBIT = 1000.0  # what a core can carry of many flows at once; beyond it, the network is slowed down
 GOODPUT, CAP = Bound(relative=0.02), Bound(relative=0.03)
 
 
-def start_up_s(link: Link) -> float:
+def start_up_s(rtt_ms: float) -> float:
     """Longer than slow start: ten round trips take a window from 10 packets to 14 MB."""
-    return max(1.0, 10 * link.rtt_ms / 1e3)
+    return max(1.0, 10 * rtt_ms / 1e3)
 
 
 def alone(network: EmulatedNetwork, paths: Mapping[str, tuple[str, str]], seconds: int) -> list[Value]:
@@ -113,7 +113,7 @@ def spread(profile: Profile, hosts: int) -> dict[tuple[str, str], tuple[str, str
 
 def measured(network: EmulatedNetwork, paths: Mapping[str, tuple[str, str]], seconds: int) -> dict[str, float]:
     """Goodput of all `paths` at once; in the profile's own rates where the network is slowed down (Mbit/s)."""
-    skip_s = math.ceil(max(start_up_s(path_link(network, *ends)) for ends in paths.values()))
+    skip_s = math.ceil(max(start_up_s(round_trip_ms(network, *ends)) for ends in paths.values()))
     tool = _iperf_all if iperf.version() else _own_all
     goodputs = tool(network, paths, math.ceil(seconds * min(network.dilation, 3.0)), skip_s)
     return {name: network.dilation * mbit for name, mbit in goodputs.items()}

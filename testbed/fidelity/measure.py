@@ -187,7 +187,7 @@ def _keep_full(channel: Channel, stop: threading.Event) -> None:
 def _play(network: EmulatedNetwork, channels: Mapping[str, Channel], shares: Sequence[float]) -> dict[str, list[float]]:
     """Set each share one second after the one before; returns when each link changed, and when it was put back (s)."""
     changed_s: dict[str, list[float]] = {name: [] for name in channels}
-    sleep(goodput.start_up_s(max((channel.link for channel in channels.values()), key=lambda link: link.rtt_ms)))
+    sleep(goodput.start_up_s(max(channel.rtt_ms for channel in channels.values())))
     begin_s = monotonic()
     for number, share in enumerate((*shares, 1.0)):
         pause_until(begin_s + number)

@@ -44,7 +44,7 @@ def path_link(network: EmulatedNetwork, src: str, dst: str) -> Link:
 
 def round_trip_ms(network: EmulatedNetwork, src: str, dst: str) -> float:
     """There and back as the profile has it: both directions of a pair may have been measured, and differ."""
-    return 1e3 * (path_link(network, src, dst).delay_s + path_link(network, dst, src).delay_s)
+    return (path_link(network, src, dst).rtt_ms + path_link(network, dst, src).rtt_ms) / 2
 
 
 def message_s(link: Link, size_bytes: int) -> float:
@@ -110,7 +110,7 @@ class Channel:
 
     def __init__(self, network: EmulatedNetwork, src: str, dst: str) -> None:
         self.name = f"{src} to {dst}"
-        self.link = path_link(network, src, dst)
+        self.link, self.rtt_ms = path_link(network, src, dst), round_trip_ms(network, src, dst)
         self.arrivals = Arrivals()
         self.sent_bytes = 0
         here, there = network.hosts[src], network.hosts[dst]
@@ -125,7 +125,7 @@ class Channel:
         self._thread.start()
 
     def _connect(self, listener: socket.socket) -> socket.socket:
-        patience_s = PATIENCE_S + 2 * self.link.rtt_ms / 1e3
+        patience_s = PATIENCE_S + 2 * self.rtt_ms / 1e3
         self._sender.settimeout(patience_s)
         listener.settimeout(patience_s)
         try:
@@ -187,7 +187,7 @@ class Channel:
 
     def warm(self) -> None:
         """Send until TCP's slow start is over: its window has then grown by what was acknowledged."""
-        self.put(round(WARM_PRODUCTS * self.link.bytes_per_s * (self.link.rtt_ms / 1e3 + WARM_SLACK_S)))
+        self.put(round(WARM_PRODUCTS * self.link.bytes_per_s * (self.rtt_ms / 1e3 + WARM_SLACK_S)))
         self.await_all()
 
     def message(self, size_bytes: int) -> float:
@@ -219,7 +219,7 @@ class Pinger:
 
     def __init__(self, network: EmulatedNetwork, src: str, dst: str, count: int, interval_s: float) -> None:
         self._address, self._count, self._interval_s = network.hosts[dst].ip, count, interval_s
-        self._patience_s = 1.0 + 3 * path_link(network, src, dst).rtt_ms / 1e3
+        self._patience_s = 1.0 + 3 * round_trip_ms(network, src, dst) / 1e3
         self._identifier = random.getrandbits(16)
         with netns.enter(network.hosts[src].netns_pid):
             self._socket = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)

@@ -50,8 +50,12 @@ class NetworkPlan:
 
     @cached_property
     def widest(self) -> dict[tuple[str, str], Link]:
-        """The same, each as it is when it holds most."""
-        return {pair: self.extremes.get(pair, link) for pair, link in self.wan.items()}
+        """The same, each as it is when it holds most, with the round trip of a connection over it.
+
+        That is one way of this direction and one of the other, whose delay may be another one.
+        """
+        most = {pair: self.extremes.get(pair, link) for pair, link in self.wan.items()}
+        return {(a, b): replace(link, rtt_ms=(link.rtt_ms + most[b, a].rtt_ms) / 2) for (a, b), link in most.items()}
 
     def scaled(self, factor: float) -> NetworkPlan:
         """The same network slowed down `factor` times: rates divided, delays multiplied (time dilation)."""

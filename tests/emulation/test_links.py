@@ -38,10 +38,11 @@ def test_a_window_keeps_the_link_full_and_is_one_that_the_header_can_express(lin
 
 def test_hosts_and_queues_have_room_for_a_link_at_its_widest() -> None:
     pairs = {("a", "b"): Link(100, 20), ("b", "a"): Link(100, 20)}
-    widest = Link(400, 220)
-    plan = NetworkPlan(("a/w0", "b/w0"), Profile("p", "p", ("a", "b"), Link(1000, 0.2), pairs), {("a", "b"): widest})
+    one, profile = Link(400, 420), Profile("p", "p", ("a", "b"), Link(1000, 0.2), pairs)
+    plan = NetworkPlan(("a/w0", "b/w0"), profile, {("a", "b"): one})
+    widest = Link(400, 220)  # a round trip takes the link's one way, and the other's
     assert [line for line in host_commands(plan, 1, 0) if line.endswith(f"window {window_bytes(widest)}")]
-    assert [line for line in host_commands(plan, 0, 0) if line.endswith(f"window {window_bytes(Link(100, 20))}")]
+    assert [line for line in host_commands(plan, 0, 0) if line.endswith(f"window {window_bytes(Link(100, 220))}")]
     shape = links.Shape.of_wan(plan.wan["a", "b"], plan.widest["a", "b"])
     assert shape.queues == links.Shape.of_wan(widest).queues
     assert shape.at(100).wire_bytes_per_s == links.Shape.of_wan(Link(100, 20)).wire_bytes_per_s

@@ -282,6 +282,11 @@ def test_a_plan_knows_its_links_as_they_are_and_at_their_widest():
     assert plan.scaled(2).widest["a", "b"] == Link(200, 440)
 
 
+def test_one_way_that_becomes_longer_makes_the_round_trip_longer_for_both():
+    plan = replace(PLAN, extremes=schedule("delay a>b ms=100 at 1s").extremes)
+    assert plan.widest["a", "b"] == plan.widest["b", "a"] == Link(100, 120)
+
+
 @pytest.mark.parametrize("other", ["delay a=b ms=100 at 1s", "rate a=b factor=0.1 at 1s"])
 def test_what_tcp_gets_through_losses_follows_from_all_else_whatever_the_order(other: str) -> None:
     loss = "loss a=b p=0.01 at 1s"

@@ -83,6 +83,10 @@ def slow_lan(network: EmulatedNetwork) -> None:
     """Nothing is wrong, and the LAN is slower than the WAN; built so by `BUILT`."""
 
 
+def lopsided(network: EmulatedNetwork) -> None:
+    """Nothing is wrong, and one way is a hundred times as long as the other; built so by `BUILT`."""
+
+
 def dead(network: EmulatedNetwork) -> None:
     """The delay line is killed."""
     process = network._stage._process
@@ -92,15 +96,21 @@ def dead(network: EmulatedNetwork) -> None:
 
 FAULTS: dict[str, Callable[[EmulatedNetwork], None]] = {
     fault.__name__: fault
-    for fault in (sound, unshaped, half_shaped, acks_last, late, around, capped, uncapped, slow_lan, dead)
+    for fault in (sound, unshaped, half_shaped, acks_last, late, around, capped, uncapped, slow_lan, lopsided, dead)
 }
 CAPS = {"caps": {"a": Cap(egress_mbit=5)}}
-BUILT: dict[str, dict[str, Any]] = {"capped": CAPS, "uncapped": CAPS, "slow_lan": {"lan": Link(8, 0)}}
+LOPSIDED = {"pairs": PAIRS | {("a", "b"): Link(50, 4), ("b", "a"): Link(50, 400)}}
+BUILT: dict[str, dict[str, Any]] = {
+    "capped": CAPS,
+    "uncapped": CAPS,
+    "slow_lan": {"lan": Link(8, 0)},
+    "lopsided": LOPSIDED,
+}
 
 
 def run(name: str) -> dict[str, object]:
     """What the gate says, and which links its probes alone find at fault."""
-    if name not in ("sound", "capped", "slow_lan"):  # the others' faults do not pass
+    if name not in ("sound", "capped", "slow_lan", "lopsided"):  # the others' faults do not pass
         gate.MOMENT_S, gate.PATIENCE_S = 0.2, 10.0
     with build(**BUILT.get(name, {})) as network:
         FAULTS[name](network)

@@ -61,6 +61,11 @@ def test_messages_over_a_slow_lan_are_no_earlier_than_its_rate_allows() -> None:
 
 
 @pytest.mark.emulation
+def test_a_link_whose_two_ways_are_not_as_long_is_as_fast_both_ways() -> None:
+    assert broken("lopsided")["error"] == ""
+
+
+@pytest.mark.emulation
 def test_a_link_on_which_acknowledgements_wait_for_data_is_named() -> None:
     assert "a>b sorts packets with no filters" in broken("acks_last")["error"]
 

@@ -44,6 +44,12 @@ def test_a_plan_has_one_link_for_each_directed_pair_of_its_own_regions(server_re
     assert plan.hosts_of("east") == tuple(name for name in plan.hosts if name.startswith("east/"))
 
 
+def test_a_links_round_trip_is_one_way_of_it_and_one_of_the_other() -> None:
+    special = {("east", "west"): Link(50, 4), ("west", "east"): Link(20, 400)}
+    plan = NetworkPlan(("east/w0", "west/w0"), network(("east", "west"), Link(1000, 0.2), Link(50, 30), special))
+    assert plan.widest == {("east", "west"): Link(50, 202), ("west", "east"): Link(20, 202)}
+
+
 def test_the_wan_pairs_are_those_between_lpss_and_the_server() -> None:
     assert ROLES.wan_pairs == {("east", "middle"), ("middle", "east"), ("west", "middle"), ("middle", "west")}
     assert Roles(("east", "west"), 2, "east").wan_pairs == {("west", "east"), ("east", "west")}
