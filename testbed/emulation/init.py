@@ -10,6 +10,7 @@ kernel kills whatever still runs in the sandbox and removes its namespaces.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -22,6 +23,9 @@ import sys
 
 SIOCSIFFLAGS, IFF_UP = 0x8914, 0x1
 STDERR = 2
+BIND = 0x1000 | 0x4000  # MS_BIND and MS_REC
+# Of the machine's /run: what the sandbox has of its own, and daemons that would act, and resolve names, outside of it.
+NOT_SHOWN = {"netns", "testbed", "dbus", "nscd", "openvswitch", "systemd"}
 CANNOT_PREPARE, CANNOT_RUN = 125, 127  # exit statuses, as env(1) and timeout(1) use them
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -68,13 +72,36 @@ def main() -> None:
 
 
 def _prepare() -> None:
-    """A private /run, for Mininet's and iproute2's files, and the loopback interface."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"tmpfs", b"/run", b"tmpfs", 0, None):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "/run")
+    """A private /run, for Mininet's and iproute2's files, with what users keep there; and the loopback interface."""
+    machines = os.open("/run", os.O_PATH)
+    names = os.listdir("/run")  # noqa: PTH208
+    _mount("tmpfs", "/run", "tmpfs")
     os.makedirs("/run/netns")  # noqa: PTH103
+    for name in names:
+        if name not in NOT_SHOWN:
+            with contextlib.suppress(OSError):  # what cannot be shown is nothing that a user has there
+                _show(f"/proc/self/fd/{machines}/{name}", f"/run/{name}")
+    os.close(machines)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         fcntl.ioctl(probe, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
+
+
+def _show(entry: str, place: str) -> None:
+    """Let an entry of the machine's /run, with all that is mounted below it, be seen in this one."""
+    if os.path.islink(entry):  # noqa: PTH114
+        os.symlink(os.readlink(entry), place)  # noqa: PTH115, PTH211
+        return
+    if os.path.isdir(entry):  # noqa: PTH112
+        os.mkdir(place)  # noqa: PTH102
+    else:
+        os.close(os.open(place, os.O_CREAT))
+    _mount(entry, place, flags=BIND)
+
+
+def _mount(source: str, place: str, kind: str = "", flags: int = 0) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(source.encode(), place.encode(), kind.encode(), flags, None):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), place)
 
 
 def _start(command: list[str]) -> int:

@@ -136,4 +136,5 @@ def _ready(entry: _Entry, where: str) -> Ready | None:
 
 def _find(command: str, where: str) -> None:
     if shutil.which(command) is None:
-        raise InputError(f"{where}no command '{command}' on this machine; a program of this folder is ./{command}")
+        hint = "is it there, and executable?" if "/" in command else f"a program of this folder is ./{command}"
+        raise InputError(f"{where}no command '{command}' on this machine; {hint}")

@@ -133,6 +133,31 @@ def test_scratch_lies_in_the_sandbox_and_goes_with_it() -> None:
         pass
 
 
+def test_what_users_keep_in_run_is_there_and_the_machines_daemons_are_not() -> None:
+    """In a sandbox's own /run, where a test may make what it wants."""
+    look = "echo written > record; cat ../told; cat /run/link/told; ls -A /run; pwd"
+    script = f"""
+import os, subprocess
+from pathlib import Path
+from testbed.emulation import sandbox
+for folder in ("media/anna/disk", "nscd", "systemd/resolve"):
+    (Path("/run") / folder).mkdir(parents=True)
+subprocess.run(["mount", "-t", "tmpfs", "none", "/run/media/anna"], check=True)
+Path("/run/media/anna/disk").mkdir()
+Path("/run/media/anna/told").write_text("a word\\n")
+Path("/run/link").symlink_to("media/anna")
+Path("/run/socket").touch()
+os.chdir("/run/media/anna/disk")
+assert sandbox.run(["sh", "-c", {look!r}]) == 0
+print(Path("/run/media/anna/disk/record").read_text())
+"""
+    done = subprocess.run(supervised(sys.executable, "-c", script), capture_output=True, text=True, check=True)
+    first, second, *names, here, record = done.stdout.split("\n")[:-2]
+    assert (first, second, here, record) == ("a word", "a word", "/run/media/anna/disk", "written")
+    assert {"link", "media", "netns", "socket"} <= set(names)
+    assert not {"nscd", "systemd"} & set(names)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_supervisors_group_reaches_the_command_once(number: signal.Signals) -> None:
     """As a terminal's Ctrl-C does it: the whole foreground group is signalled."""
