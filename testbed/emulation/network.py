@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -24,6 +25,7 @@ from testbed.emulation.upkeep import Upkeep
 from testbed.errors import InputError, NetworkError, TestbedError
 from testbed.wan.plan import NetworkPlan, region_of
 from testbed.wan.profile import Link
+from testbed.wan.tcp import window_bytes
 from testbed.wan.trace import Change
 
 T = TypeVar("T")
@@ -211,6 +213,12 @@ class EmulatedNetwork:
             name: replace(link, goodput_mbit=link.goodput_mbit * k, rtt_ms=link.rtt_ms / k)
             for name, link in self._links.items()
         }
+
+    def connection_mbit(self, src_region: str, dst_region: str) -> float:
+        """What a connection gets at most, by its window and the delays as they are now (before dilation)."""
+        delays_s = [self._links[name].delay_s for name in (f"{src_region}>{dst_region}", f"{dst_region}>{src_region}")]
+        window = window_bytes(self.plan.widest[src_region, dst_region])
+        return self.dilation * 8e-6 * window / sum(delays_s) if any(delays_s) else inf
 
     def cut(self, src_region: str, dst_region: str) -> None:
         """Lose all that one direction of a WAN link is given from now on; what is on its way still arrives.

@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock, Timer, current_thread
@@ -35,7 +35,7 @@ delay LINK MS             change a link's one-way delay
 cut LINK [SECONDS]        let nothing pass any more, or not for so long; `cut LINK` of a region alone: all its links
 heal [LINK]               let all pass again
 mark TEXT                 write a mark into the record
-sleep SECONDS             wait
+sleep SECONDS             wait so long, on the network's clock
 help, exit                this text; take the network down (Ctrl-D does so, too)"""
 MEASURED_S = 1.0
 GOODPUT = 8e-6 * PAYLOAD_PER_WIRE  # Mbit of a byte on the wire
@@ -151,6 +151,7 @@ class Prompt(cmd.Cmd):
         for src, dst in links:
             self._wan.network.set_rate(src, dst, mbit)
             self._wan.recorder.record(Capacity(time_s=self._wan.now_s(), link=f"{src}>{dst}", goodput_mbit=mbit))
+        self._say_limits(links)
 
     def do_delay(self, words: list[str]) -> None:
         links, delay_ms = self._links_and_number(words, "delay LINK MS", "ms", 0, 60_000)
@@ -161,6 +162,7 @@ class Prompt(cmd.Cmd):
             self._wan.recorder.record(
                 Capacity(time_s=self._wan.now_s(), link=f"{src}>{dst}", goodput_mbit=rate, rtt_ms=2 * delay_ms)
             )
+        self._say_limits(dict.fromkeys(pair for link in links for pair in (link, link[::-1])))
 
     def do_cut(self, words: list[str]) -> None:
         if len(words) not in (1, 2):
@@ -178,7 +180,7 @@ class Prompt(cmd.Cmd):
         self._wan.recorder.record(Mark(time_s=self._wan.now_s(), text=text))
 
     def do_sleep(self, words: list[str]) -> None:
-        time.sleep(_number(words[0] if words else "", "seconds", 0, 86_400))
+        time.sleep(_number(words[0] if words else "", "seconds", 0, 86_400) * self._wan.network.dilation)
 
     def _on_host(self, words: list[str]) -> None:
         host = one_of(self._wan.network.plan, words[0], "no command of this prompt, see `help`")
@@ -219,6 +221,17 @@ class Prompt(cmd.Cmd):
         if len(words) != 2:
             raise InputError(f"it is `{usage}`")
         return self._links(words[0]), _number(words[1], unit, least, most)
+
+    def _say_limits(self, links: Iterable[tuple[str, str]]) -> None:
+        """Say which links a connection cannot fill: hosts' windows stay as they were made, whatever is set here."""
+        network = self._wan.network
+        for src, dst in links:
+            most, made = network.connection_mbit(src, dst), network.plan.widest[src, dst].scaled(1 / network.dilation)
+            if most < network.links()[f"{src}>{dst}"].goodput_mbit:
+                made_for = (
+                    f"its window was made for {made.goodput_mbit:.4g} Mbit/s and a round trip of {made.rtt_ms:.4g} ms"
+                )
+                self._say(f"{src}>{dst}: a connection gets at most {most:.3g} Mbit/s; {made_for}")
 
     def _set(self, links: list[tuple[str, str]], cut: bool) -> None:
         """Cut links or heal them; what was to heal one later is called off."""

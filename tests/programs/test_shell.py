@@ -89,6 +89,27 @@ def test_what_is_typed_changes_what_programs_see(tmp_path: Path) -> None:
     assert facts["status"] == 124 and facts["wan_bytes"][FORTH] > 5e6
 
 
+def test_what_windows_do_not_fill_is_said_and_seconds_are_the_networks(tmp_path: Path) -> None:
+    script = f"""
+        delay {BACK} 500
+        rate us-west-1=us-east-1 25
+        rate {FORTH} 40
+        mark one
+        sleep 0.5
+        mark other
+    """
+    line = [*LINE, "--dilation", "3", "--out", str(tmp_path / "x")]
+    done = subprocess.run(line, input=script, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    told = re.findall(r"testbed: (\S+): a connection gets at most (\S+) Mbit/s; (.*)", done.stderr)
+    assert [link for link, *_ in told] == [BACK, FORTH, FORTH]
+    assert all(why.startswith("its window was made for 99 Mbit/s and a round trip of 59.") for *_, why in told)
+    assert {float(mbit) for _, mbit, _ in told} == {31.7}  # 32 x 65,535 bytes in 30 + 500 ms
+    marks = [lines.decode(line) for line in lines.whole_lines(tmp_path / "x/events.jsonl")]
+    one, other = (event.time_s for event in marks if isinstance(event, Mark))
+    assert 0.5 <= other - one < 1.0, "not a third of it"
+
+
 class Terminal:
     """A program that is typed at."""
 
