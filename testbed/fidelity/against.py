@@ -13,7 +13,6 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random
@@ -26,6 +25,7 @@ from testbed.fabrics.virtual.network import Network
 from testbed.fidelity.measure import Result
 from testbed.fidelity.messages import KB, MB
 from testbed.fidelity.probes import Channel, pause_until
+from testbed.fidelity.threads import at_once
 from testbed.fidelity.values import Bound, Value
 from testbed.roles.roles import Roles
 from testbed.wan.plan import NetworkPlan, region_of
@@ -136,8 +136,7 @@ def emulated(network: EmulatedNetwork, messages: list[Sent]) -> list[float]:
             for index, end in ends.items():
                 arrived[index] = channel.arrivals.reached_s(end) - begin_s
 
-        with ThreadPoolExecutor(len(rows)) as pool:
-            list(pool.map(send, rows))
+        at_once(send, rows)
     return [arrived[index] for index in range(len(messages))]
 
 

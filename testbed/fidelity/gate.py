@@ -16,7 +16,6 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import monotonic, sleep
@@ -26,6 +25,7 @@ from testbed.emulation import awake
 from testbed.emulation.network import EmulatedNetwork
 from testbed.errors import NetworkError
 from testbed.fidelity.probes import Channel, Pinger, message_s, path_link, round_trip_ms
+from testbed.fidelity.threads import at_once
 from testbed.fidelity.values import Bound, Value, number, table
 from testbed.message import PAYLOAD_PER_WIRE
 from testbed.record.stolen import Stolen
@@ -136,8 +136,7 @@ def probe(
 
     found = {name: _unanswered(network, bounds, name, *paths[name]) for name in paths if _dead(name, trips)}
     for group in rounds(network, [name for name in paths if name not in found]):
-        with ThreadPoolExecutor(len(group)) as pool:
-            found |= zip(group, pool.map(transfer, group), strict=True)
+        found |= zip(group, at_once(transfer, group), strict=True)
     paths |= _lan_path(network)
     found |= {name: transfer(name) for name in paths if name not in found}
     repeated = {name: figures for name, figures in found.items() if not _dead(name, trips)}

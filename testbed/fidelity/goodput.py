@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +12,7 @@ from functools import partial
 from testbed.emulation.network import EmulatedNetwork
 from testbed.fidelity import gate, iperf
 from testbed.fidelity.probes import Channel, cores, round_trip_ms
+from testbed.fidelity.threads import at_once
 from testbed.fidelity.values import Bound, Value, settled
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Cap, Profile
@@ -147,9 +147,8 @@ def _iperf_all(
 def _own_all(
     network: EmulatedNetwork, paths: Mapping[str, tuple[str, str]], seconds: int, skip_s: int
 ) -> dict[str, float]:
-    with ExitStack() as stack, ThreadPoolExecutor(len(paths)) as pool:
-        channels = {name: stack.enter_context(Channel(network, *ends)) for name, ends in paths.items()}
-        for job in [pool.submit(channel.warm) for channel in channels.values()]:
-            job.result()
-        jobs = {name: pool.submit(channel.goodput_mbit, float(seconds)) for name, channel in channels.items()}
-        return {name: job.result() for name, job in jobs.items()}
+    with ExitStack() as stack:
+        channels = [stack.enter_context(Channel(network, *ends)) for ends in paths.values()]
+        at_once(Channel.warm, channels)
+        goodputs = at_once(lambda channel: channel.goodput_mbit(float(seconds)), channels)
+        return dict(zip(paths, goodputs, strict=True))

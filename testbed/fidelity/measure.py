@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from time import monotonic, sleep
 
@@ -19,6 +19,7 @@ from testbed.errors import NetworkError
 from testbed.fidelity import gate, goodput, messages
 from testbed.fidelity.load import every_core_busy
 from testbed.fidelity.probes import Channel, Pinger, pause_until, round_trip_ms
+from testbed.fidelity.threads import at_once, started
 from testbed.fidelity.values import Bound, Value, settled
 from testbed.message import SEGMENT_BYTES
 from testbed.wan.plan import NetworkPlan
@@ -164,16 +165,15 @@ def _tracked(network: EmulatedNetwork, effort: Effort) -> list[Value]:
     shares = TRACE_SHARES[: effort.changes]
     with ExitStack() as stack:
         channels = {name: stack.enter_context(Channel(network, *_paths(network)[name])) for name in names}
-        with ThreadPoolExecutor(len(names)) as pool:
-            list(pool.map(Channel.warm, channels.values()))
-            stop = threading.Event()
-            jobs = [pool.submit(_keep_full, channel, stop) for channel in channels.values()]
-            try:
-                changed_s = _play(network, channels, shares)
-            finally:
-                stop.set()
-            for job in jobs:
-                job.result()
+        at_once(Channel.warm, channels.values())
+        stop = threading.Event()
+        jobs = started(partial(_keep_full, stop=stop), channels.values())
+        try:
+            changed_s = _play(network, channels, shares)
+        finally:
+            stop.set()
+        for job in jobs:
+            job.result()
     return [figure for name in names for figure in _tracking(name, channels[name], shares, changed_s[name])]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from time import monotonic, sleep
 
 from testbed.emulation.network import EmulatedNetwork
 from testbed.fidelity.probes import Channel, message_s, path_link
+from testbed.fidelity.threads import at_once
 from testbed.fidelity.values import Bound, Value, settled
 from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Link, Profile
@@ -86,8 +86,7 @@ def message_figures(
                 channel.warm()
             return _Times(channel, name, repeats, turn).all(sizes)
 
-    with ThreadPoolExecutor(len(paths)) as pool:
-        return [figure for figures in pool.map(work, paths) for figure in figures]
+    return [figure for figures in at_once(work, paths) for figure in figures]
 
 
 @dataclass(frozen=True)
