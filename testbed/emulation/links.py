@@ -44,6 +44,8 @@ from testbed.wan.tcp import WINDOW_UNIT_BYTES, window_bytes
 
 MAX_WIRE_BYTES_PER_S = 4_000_000_000  # HTB's rates are 32 bits of bytes per second where pyroute2 sets and reads them
 MAX_GOODPUT_MBIT = MAX_WIRE_BYTES_PER_S * 8 / 1e6 * PAYLOAD_BYTES / FRAME_BYTES
+MIN_WIRE_BYTES_PER_S = 26  # where a frame takes a minute, which is as long as HTB remembers that one was sent
+MIN_GOODPUT_MBIT = MIN_WIRE_BYTES_PER_S * 8 / 1e6 * PAYLOAD_BYTES / FRAME_BYTES
 QUANTUM_BYTES = 60_000  # of one queue's turn: not less than a segment, or queues with larger ones get more than others
 WAN_BURST_S, LAN_BURST_S, LAN_SEGMENT_S = 4e-3, 0.25e-3, 0.6e-3
 SEGMENT_BYTES = 65_536

@@ -19,7 +19,7 @@ from mininet.net import Mininet
 
 from testbed.emulation import addresses, links, mnexec, sandbox
 from testbed.emulation.delay import Carries, DelayStage
-from testbed.emulation.links import MAX_GOODPUT_MBIT, Counter, Found, Namespace, Shape
+from testbed.emulation.links import MAX_GOODPUT_MBIT, MIN_GOODPUT_MBIT, Counter, Found, Namespace, Shape
 from testbed.emulation.topo import WIRES, Machine, PlanTopo, Wires, cap_senders, senders
 from testbed.emulation.upkeep import Upkeep
 from testbed.errors import InputError, NetworkError, TestbedError
@@ -169,11 +169,12 @@ class EmulatedNetwork:
         Raises
         ------
         NetworkError
-            There is no such link, or the rate is not above zero or more than can be shaped.
+            There is no such link, or the rate is lower or higher than can be shaped.
         """
         name = self._wan_name(src_region, dst_region)
-        if not 0 < goodput_mbit <= MAX_GOODPUT_MBIT * self.dilation:
-            limit = f"it must be above 0 and at most {MAX_GOODPUT_MBIT * self.dilation:.0f}"
+        least, most = MIN_GOODPUT_MBIT * self.dilation, MAX_GOODPUT_MBIT * self.dilation
+        if not least <= goodput_mbit <= most:
+            limit = f"it must be at least {least:.2g} and at most {most:.0f}"
             raise NetworkError(f"{name}: a rate of {goodput_mbit:g} Mbit/s; {limit}")
         self._do(lambda: self._set_rate(name, goodput_mbit / self.dilation))
 
@@ -361,15 +362,19 @@ class EmulatedNetwork:
 
 def _refuse_rates(plan: NetworkPlan) -> None:
     """Raise InputError for a rate beyond what can be set and read back: no link is left unshaped in silence."""
-    rates = {f"{a}>{b}": link.goodput_mbit for (a, b), link in plan.widest.items()}
-    rates |= {"the LAN": plan.profile.lan.goodput_mbit}
+    highest = [(f"{a}>{b}", link.goodput_mbit) for (a, b), link in plan.widest.items()]
+    lowest = [(f"{a}>{b}", plan.least_mbit.get((a, b), link.goodput_mbit)) for (a, b), link in plan.wan.items()]
+    others = [("the LAN", plan.profile.lan.goodput_mbit)]
     for region, cap in plan.profile.caps.items():
-        rates |= {f"the cap of {region}": max(cap.egress_mbit or 0.0, cap.ingress_mbit or 0.0)}
-    beyond = [f"{name} {rate:g}" for name, rate in rates.items() if rate > MAX_GOODPUT_MBIT]
-    if beyond:
+        others += [(f"the cap of {region}", rate) for rate in (cap.egress_mbit, cap.ingress_mbit) if rate is not None]
+    beyond = [f"{name} {rate:g}" for name, rate in (*highest, *others) if rate > MAX_GOODPUT_MBIT]
+    below = [f"{name} {rate:g}" for name, rate in (*lowest, *others) if rate < MIN_GOODPUT_MBIT]
+    if beyond or below:
+        limit = f"at most {MAX_GOODPUT_MBIT:.0f}" if beyond else f"at least {MIN_GOODPUT_MBIT:.2g}"
+        mend = "lower it, or slow the network down" if beyond else "raise it, or slow the network down less"
         raise InputError(
-            f"profile {plan.profile.name}: at most {MAX_GOODPUT_MBIT:.0f} Mbit/s can be shaped here, but"
-            f" {', '.join(beyond[:3])}; lower it, or slow the network down (time dilation)"
+            f"profile {plan.profile.name}: {limit} Mbit/s can be shaped here, but {', '.join((beyond or below)[:3])};"
+            f" {mend} (time dilation)"
         )
 
 

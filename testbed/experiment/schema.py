@@ -302,7 +302,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
     @cached_property
     def network_plan(self) -> NetworkPlan:
         """The plan with room for all that the schedule will make of its links."""
-        return replace(self.plan, extremes=self.schedule.extremes) if self.schedule else self.plan
+        return self.schedule.on(self.plan) if self.schedule else self.plan
 
     def on(self, device: str) -> Experiment:
         """The experiment with `device` in the place of `compute.device = "auto"`."""

@@ -7,7 +7,7 @@ the same ones.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count, groupby
@@ -20,6 +20,7 @@ from testbed.faults.base import Fault, State
 from testbed.faults.deaths import Deaths
 from testbed.faults.pace import Pace
 from testbed.record.events import Capacity, Cut, Event, Faulted
+from testbed.wan.plan import NetworkPlan
 from testbed.wan.profile import Link, Pair
 from testbed.wan.trace import Change, Trace
 
@@ -114,20 +115,34 @@ class Schedule:
     @cached_property
     def extremes(self) -> dict[Pair, Link]:
         """Of each directed link of the WAN that changes, the highest rate and the longest round trip it may come to."""
-        found = {}
-        for pair in self.pairs:
-            if pair not in self._wan:
-                continue  # two roles, not two regions
-            traced = [change for change in self._trace.changes if change.pair == pair] if self._trace else []
-            state = self._profile[pair]
-            mbit = max([state.goodput_mbit, *(change.goodput_mbit for change in traced)])
-            rtt_ms = max([state.rtt_ms, *(change.rtt_ms for change in traced if change.rtt_ms is not None)])
-            for number in self._order:
-                if pair in self._links[number]:  # all that ever meet meet, at worst
-                    altered = self._faults[number].altered(State(mbit, rtt_ms))
-                    mbit, rtt_ms = max(mbit, altered.goodput_mbit), max(rtt_ms, altered.rtt_ms)
-            found[pair] = Link(mbit, rtt_ms)
-        return found
+        states = {pair: self._utmost(pair, max) for pair in self._altered}
+        return {pair: Link(state.goodput_mbit, state.rtt_ms) for pair, state in states.items()}
+
+    @cached_property
+    def least_mbit(self) -> dict[Pair, float]:
+        """Of the same links the lowest rate."""
+        return {pair: self._utmost(pair, min).goodput_mbit for pair in self._altered}
+
+    def on(self, plan: NetworkPlan) -> NetworkPlan:
+        """The plan with room for all that this will make of its links."""
+        return replace(plan, extremes=self.extremes, least_mbit=self.least_mbit)
+
+    @property
+    def _altered(self) -> list[Pair]:
+        """The links that anything changes, of regions alone."""
+        return [pair for pair in self.pairs if pair in self._wan]
+
+    def _utmost(self, pair: Pair, rate: Callable[[Sequence[float]], float]) -> State:
+        """A link with the longest round trip, and with `rate`, max or min, of the rates, that it may ever come to."""
+        traced = [change for change in self._trace.changes if change.pair == pair] if self._trace else []
+        state = self._profile[pair]
+        mbit = rate([state.goodput_mbit, *(change.goodput_mbit for change in traced)])
+        rtt_ms = max([state.rtt_ms, *(change.rtt_ms for change in traced if change.rtt_ms is not None)])
+        for number in self._order:
+            if pair in self._links[number]:  # all that ever meet meet, at worst
+                altered = self._faults[number].altered(State(mbit, rtt_ms))
+                mbit, rtt_ms = rate([mbit, altered.goodput_mbit]), max(rtt_ms, altered.rtt_ms)
+        return State(mbit, rtt_ms)
 
     @property
     def mortal(self) -> frozenset[str]:

@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event as Flag
@@ -85,7 +85,7 @@ def up(asked: Asked, title: str, folder: Path, say: Callable[[str], None]) -> It
     NetworkError
         The network is not what the profile says.
     """
-    plan = replace(asked.plan, extremes=asked.schedule.extremes) if asked.schedule else asked.plan
+    plan = asked.schedule.on(asked.plan) if asked.schedule else asked.plan
     folder.mkdir(parents=True, exist_ok=True)
     facts = ProgramInfo(
         started=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -37,8 +37,9 @@ class Recording:
 
     def add(self, time_s: float, pair: Pair, goodput_mbit: float, floor_mbit: float | None, where: str) -> None:
         """One change; `where` begins the line of an error."""
-        if goodput_mbit == 0 and floor_mbit is None:
-            raise InputError(f"{where}: the rate is 0 at {time_s:g} s; a link needs some: say --floor MBIT")
+        if 0 <= goodput_mbit < reading.RATE_LEAST_MBIT and floor_mbit is None:
+            needed = f"a link needs {reading.RATE_LEAST_MBIT:g} Mbit/s: say --floor MBIT"
+            raise InputError(f"{where}: the rate is {goodput_mbit:g} at {time_s:g} s; {needed}")
         if floor_mbit is not None and 0 <= goodput_mbit < floor_mbit:
             goodput_mbit = floor_mbit
             self.floored += 1

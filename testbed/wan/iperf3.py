@@ -196,13 +196,13 @@ def _tests(log: _Log, where: str) -> Iterator[Test]:
 
 def _goodput(total: _Sum, where: str) -> float:
     """The rate of a sum in Mbit/s, checked against its bytes and seconds."""
-    mbit = reading.rate(total.bits_per_second / 1e6, f"{where}: rate")
-    if total.seconds <= 0 or abs(total.bytes * 8e-6 / total.seconds - mbit) > AGREE * mbit:
+    mbit = total.bits_per_second / 1e6
+    if mbit > 0 and (total.seconds <= 0 or abs(total.bytes * 8e-6 / total.seconds - mbit) > AGREE * mbit):
         raise InputError(
             f"{where}: {total.bytes:g} bytes in {total.seconds:g} s are not {total.bits_per_second:g} bit/s; "
             "the log was changed or its unit is another"
         )
-    return mbit
+    return reading.rate(mbit, f"{where}: rate")
 
 
 def _course(sums: list[_Sum], where: str) -> tuple[Interval, ...]:

@@ -28,12 +28,14 @@ class NetworkPlan:
     """The hosts of a run and the network they stand in.
 
     `extremes`: for the directed pairs of regions that a run changes, a link with the highest rate and the longest round
-    trip that they will ever have; hosts' windows and links' queues are made for these.
+    trip that they will ever have; hosts' windows and links' queues are made for these. `least_mbit`: of the same pairs
+    the lowest rate.
     """
 
     hosts: tuple[str, ...]
     profile: Profile
     extremes: Mapping[Pair, Link] = field(default_factory=dict)
+    least_mbit: Mapping[Pair, float] = field(default_factory=dict)
 
     @cached_property
     def regions(self) -> tuple[str, ...]:
@@ -60,7 +62,8 @@ class NetworkPlan:
     def scaled(self, factor: float) -> NetworkPlan:
         """The same network slowed down `factor` times: rates divided, delays multiplied (time dilation)."""
         extremes = {pair: link.scaled(factor) for pair, link in self.extremes.items()}
-        return replace(self, profile=self.profile.scaled(factor), extremes=extremes)
+        least_mbit = {pair: mbit / factor for pair, mbit in self.least_mbit.items()}
+        return replace(self, profile=self.profile.scaled(factor), extremes=extremes, least_mbit=least_mbit)
 
     def rate_mbit(self, sender: str, receiver: str) -> float:
         """Goodput that a message alone on the network gets from one host to another, by the profile."""

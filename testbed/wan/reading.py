@@ -21,6 +21,7 @@ from testbed.wan import plain
 
 LIMIT_BYTES = 32 * 2**20  # hours of iperf3 intervals; what is larger is not what it was taken for
 RATE_LIMIT_MBIT = 10e6  # 10 Tbit/s: above it the unit is wrong
+RATE_LEAST_MBIT = 1e-3  # a packet in twelve seconds; what is slower is as good as cut
 RTT_LIMIT_MS = 60e3  # a minute: above it the unit is wrong
 UNITS_MBIT = {  # the names that options and column heads use for a unit of rate
     "bit/s": 1e-6,
@@ -177,6 +178,8 @@ def rate(value: float, where: str) -> float:
     """`value` if it can be a rate in Mbit/s."""
     if not 0 < value < math.inf:
         raise InputError(f"{where} is {value:g}; a rate must be above 0")
+    if value < RATE_LEAST_MBIT:
+        raise InputError(f"{where} is {value:g} Mbit/s; a rate must be at least {RATE_LEAST_MBIT:g}")
     if value > RATE_LIMIT_MBIT:
         raise InputError(f"{where} is {value:g} Mbit/s; above {RATE_LIMIT_MBIT:g} the unit must be wrong")
     return value

@@ -258,6 +258,7 @@ def test_trace_import_iperf3_and_csv(capsys, tmp_path, logs):
         ([], "--pair SRC:DST"),
         ([*PAIR, "--interval", "nan"], "--interval nan: it must lie between"),
         ([*PAIR, "--floor", "0"], "--floor is 0; a rate must be above 0"),
+        ([*PAIR, "--floor", "0.0001"], "--floor is 0.0001 Mbit/s; a rate must be at least 0.001"),
         ([*PAIR, "--loop", "1"], "--loop 1: the last change is at 1 s"),
         ([*PAIR, "--hold", "--loop", "9"], "give --hold or --loop, not both"),
     ],

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.emulation import awake, delay, netns
-from testbed.emulation.links import wire_bytes_per_s
+from testbed.emulation.links import MIN_GOODPUT_MBIT, wire_bytes_per_s
 from testbed.emulation.network import EmulatedNetwork, Host
 from testbed.errors import TestbedError
 from testbed.fidelity.probes import Channel, Pinger
@@ -350,9 +350,13 @@ def refused() -> dict[str, Any]:
             "no rate": ("a", "b", 0.0),
         }.items():
             answers[name] = error_of(partial(network.set_rate, *rate))
+        network.set_rate("a", "b", MIN_GOODPUT_MBIT)
+        network.check()
         answers["no delay"] = error_of(lambda: network.set_delay("a", "b", -1.0))
         tc(network, "r0", "qdisc del dev wan1 root")
         answers["no counter"] = error_of(network.counters)
+    slowed = replace(plan(), least_mbit={("a", "b"): 1e-3})
+    answers["too slow"] = error_of(lambda: EmulatedNetwork(slowed, dilation=100))
     return answers
 
 

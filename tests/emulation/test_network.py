@@ -139,7 +139,10 @@ def test_a_delay_line_that_is_stopped_or_dead_is_noticed_at_once(probe: Probe) -
 def test_a_change_that_cannot_be_is_refused(refused: dict[str, Any]) -> None:
     assert refused["no link"] == "NetworkError: no WAN link a>c in this network"
     assert refused["a host"] == "NetworkError: no WAN link a>a/w0 in this network"
-    assert "must be above 0" in refused["no rate"]
+    assert "must be at least 0.0002" in refused["no rate"]
+    assert refused["too slow"].startswith(
+        "InputError: profile test: at least 0.0002 Mbit/s can be shaped here, but a>b"
+    )
     assert "must be between 0 and 60" in refused["no delay"]
 
 

@@ -190,6 +190,7 @@ def test_results_cannot_lie_in_a_file(tmp_path: Path, capfd: pytest.CaptureFixtu
     ("row", "line"),
     [
         ("a,b,0,1,s,", "wan.csv:2: goodput_mbit is 0; a rate must be above 0"),
+        ("a,b,0.00001,1,s,", "wan.csv:2: goodput_mbit is 1e-05 Mbit/s; a rate must be at least 0.001"),
         ("a,b,fast,1,s,", "wan.csv:2: goodput_mbit is 'fast'; it must be a number"),
         ("a,b,5,-1,s,", "wan.csv:2: rtt_ms is -1; it must not be negative"),
     ],

@@ -273,6 +273,7 @@ def test_no_link_ever_holds_more_than_the_extremes_say(faults: list[str], traced
         if isinstance(change, Change) and change.cut is None and change.pair in PLAN.wan:
             most = it.extremes[change.pair]
             assert change.goodput_mbit <= most.goodput_mbit and (change.rtt_ms or 0.0) <= most.rtt_ms
+            assert change.goodput_mbit >= it.least_mbit[change.pair]
 
 
 def test_a_plan_knows_its_links_as_they_are_and_at_their_widest():
@@ -280,6 +281,12 @@ def test_a_plan_knows_its_links_as_they_are_and_at_their_widest():
     assert plan.widest["a", "b"] == Link(400, 220) and plan.widest["b", "a"] == Link(100, 220)
     assert plan.widest["a", "c"] == plan.wan["a", "c"] and plan.wan["a", "b"] == Link(100, 20)
     assert plan.scaled(2).widest["a", "b"] == Link(200, 440)
+
+
+def test_a_plan_knows_how_slow_a_run_makes_its_links():
+    plan = schedule("rate a>b factor=0.1 at 1s", "rate a>b factor=4 at 9s", "delay a=c ms=9 at 1s").on(PLAN)
+    assert plan.widest["a", "b"] == Link(400, 20)
+    assert plan.scaled(2).least_mbit == {("a", "b"): 5, ("a", "c"): 50, ("c", "a"): 50}
 
 
 def test_one_way_that_becomes_longer_makes_the_round_trip_longer_for_both():

@@ -73,10 +73,11 @@ def test_a_short_rest_at_the_end_belongs_to_the_interval_before(tmp_path):
 def test_no_packet_is_lost_or_counted_twice(tmp_path_factory, gaps, interval_s):
     times = list(itertools.accumulate(gaps))
     path = write(tmp_path_factory.mktemp("trace") / "t", "".join(f"{ms}\n" for ms in times))
-    recording = from_mahimahi(path, [EAST_WEST], interval_s, 1e-12)
+    recording = from_mahimahi(path, [EAST_WEST], interval_s, floor := 1e-3)
     starts = [change.time_s for change in recording.changes]
     lengths = [end - start for start, end in zip(starts, [*starts[1:], recording.end_s], strict=True)]
-    packets = sum(rate * length for rate, length in zip(rates(recording), lengths, strict=True)) / PACKET_MBIT
+    carried = [0.0 if rate == floor else rate for rate in rates(recording)]
+    packets = sum(rate * length for rate, length in zip(carried, lengths, strict=True)) / PACKET_MBIT
     assert packets == pytest.approx(len(times), rel=1e-6)
 
 
@@ -165,6 +166,7 @@ def test_a_table_names_its_pairs_or_is_for_all(tmp_path):
         ("time_s,goodput_mbit\n-1,5\n", [EAST_WEST], r":2: time goes back from 0 to -1 s"),
         ("time_s,goodput_mbit\n0,5\n1,-5\n", [EAST_WEST], r":3: rate is -5; a rate must be above 0"),
         ("time_s,goodput_mbit\n0,0\n", [EAST_WEST], r":2: the rate is 0 at 0 s"),
+        ("time_s,goodput_mbit\n0,1e-5\n", [EAST_WEST], r":2: the rate is 1e-05 at 0 s; a link needs 0.001 Mbit/s"),
         ("time_s,goodput_mbit\n0,5\n0,6\n", [EAST_WEST], r":3: us-east-1 to us-west-1 stands there twice at 0 s"),
         ("time_s,goodput_mbit\n0,5\n", [], r":1: the table has no columns src and dst; say --pair"),
         ("time_s,src,dst,goodput_mbit\n0,a,b,5\n", [EAST_WEST], r":1: the table names its pairs"),
