@@ -260,10 +260,14 @@ class Namespace:
         self._index = {link.get_attr("IFLA_IFNAME"): link["index"] for link in self._socket.get_links()}
         self._name = {index: name for name, index in self._index.items()}
 
+    def _qdiscs(self) -> list[Any]:
+        """Those of the interfaces that were there when this was made; a program may have brought some of its own."""
+        return [qdisc for qdisc in self._socket.get_qdiscs() if qdisc["index"] in self._name]
+
     def counters(self) -> dict[str, Counter]:
         """Per shaped interface what its HTB has sent (one netlink request for the whole namespace)."""
         found = {}
-        for qdisc in self._socket.get_qdiscs():
+        for qdisc in self._qdiscs():
             if qdisc["handle"] == ROOT and qdisc.get_attr("TCA_KIND") == "htb":
                 found[self._name[qdisc["index"]]] = _counter(qdisc)
         return found
@@ -272,7 +276,7 @@ class Namespace:
         """Per interface how it is shaped; one without HTB, or without the link's class, is left out."""
         limits: dict[int, dict[int, int]] = {}  # interface -> class -> limit of its fifo
         direct: dict[int, int] = {}
-        for qdisc in self._socket.get_qdiscs():
+        for qdisc in self._qdiscs():
             index, kind, options = qdisc["index"], qdisc.get_attr("TCA_KIND"), qdisc.get_attr("TCA_OPTIONS")
             if qdisc["handle"] == ROOT and kind == "htb":
                 direct[index] = options.get_attr("TCA_HTB_INIT")["direct_pkts"]
@@ -329,7 +333,7 @@ class Namespace:
     def netems(self) -> dict[str, Netem]:
         """Per interface the netem at its root."""
         found = {}
-        for qdisc in self._socket.get_qdiscs():
+        for qdisc in self._qdiscs():
             if qdisc["handle"] == ROOT and qdisc.get_attr("TCA_KIND") == "netem":
                 options = qdisc.get_attr("TCA_OPTIONS")
                 rate = options.get_attr("TCA_NETEM_RATE")

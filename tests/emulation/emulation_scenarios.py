@@ -200,6 +200,17 @@ def flap_of_a_cut_link() -> dict[str, Any]:
     return seen
 
 
+def own_interface() -> dict[str, Any]:
+    """What is counted and read back when a program has made a shaped interface of its own beside a host's."""
+    host = "r0w0"
+    with EmulatedNetwork(plan()) as network:
+        in_node(network, host, "ip link add own type veth peer name its-end")
+        in_node(network, host, "tc qdisc add dev own root handle 1: htb default 10")
+        in_node(network, host, "tc class add dev own parent 1: classid 1:10 htb rate 1mbit")
+        network.check()
+        return {"counted": sorted(network.counters())}
+
+
 def black_hole() -> dict[str, Any]:
     """A message between hosts that are cut off from each other for a second, and what others send meanwhile."""
     seen: dict[str, Any] = {}
@@ -413,6 +424,7 @@ NETWORK = (
     faults,
     flap,
     flap_of_a_cut_link,
+    own_interface,
     black_hole,
     stalled,
     caps,

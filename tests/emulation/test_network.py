@@ -121,6 +121,10 @@ def test_a_cut_link_stays_cut_when_its_interface_comes_up_again(probe: Probe) ->
     assert "dev wan1" in seen["healed"]
 
 
+def test_an_interface_that_a_program_made_and_shaped_is_none_of_the_networks(probe: Probe) -> None:
+    assert probe("own_interface")["counted"] == ["a/w0>a", "a>a/w0", "a>b", "b/w0>b", "b>a", "b>b/w0"]
+
+
 def test_between_two_hosts_nothing_passes_and_all_others_go_on(probe: Probe) -> None:
     seen = probe("black_hole")
     assert seen["waiting"] and seen["cut off"] > 0.5
