@@ -3,9 +3,9 @@
 Run as a script by an isolated interpreter, `init.py CONTROL WITNESS ERRORS COMMAND...`; it imports nothing but the
 standard library. Its first three arguments are descriptors. CONTROL is a pipe from the supervisor outside: each byte is
 the number of a signal for the command, its end means that the supervisor is gone. WITNESS is a pipe to the supervisor:
-an empty line when this process begins, and one of JSON when it ends, with the name and the signal of each process that
-a signal has ended, the command's own name being "". ERRORS is where standard error goes. When this process ends, the
-kernel kills whatever still runs in the sandbox and removes its namespaces.
+an empty line when this process begins, and one of JSON when it ends, with the name and the signal of the last processes
+that a signal has ended, the command's own name being "". ERRORS is where standard error goes. When this process ends,
+the kernel kills whatever still runs in the sandbox and removes its namespaces.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import signal
 import socket
 import struct
 import sys
+from collections import deque
 
 SIOCSIFFLAGS, IFF_UP = 0x8914, 0x1
 STDERR = 2
 BIND = 0x1000 | 0x4000  # MS_BIND and MS_REC
 # Of the machine's /run: what the sandbox has of its own, and daemons that would act, and resolve names, outside of it.
 NOT_SHOWN = {"netns", "testbed", "dbus", "nscd", "openvswitch", "systemd"}
+TOLD = 100  # deaths: nobody reads the pipe before this process ends, and it holds 64 KB
 CANNOT_PREPARE, CANNOT_RUN = 125, 127  # exit statuses, as env(1) and timeout(1) use them
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -54,7 +56,7 @@ def main() -> None:
     for number in (*PASSED_ON, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)  # process 1 gets a signal only where it has a handler
     child = _start(command)
-    killed: list[tuple[str, int]] = []
+    killed: deque[tuple[str, int]] = deque(maxlen=TOLD)
     while True:
         ready, _, _ = select.select([control, wakeup], [], [])
         for source in ready:
@@ -66,7 +68,8 @@ def main() -> None:
                     os.kill(child, value)
         status = _reap(child, killed)
         if status is not None:
-            os.write(witness, json.dumps(killed).encode() + b"\n")
+            own = [("", _killed_by(status))] if _killed_by(status) else []
+            os.write(witness, json.dumps([*killed, *own]).encode() + b"\n")
             code = os.waitstatus_to_exitcode(status)
             sys.exit(code if code >= 0 else 128 - code)
 
@@ -117,7 +120,7 @@ def _start(command: list[str]) -> int:
         os._exit(CANNOT_RUN)
 
 
-def _reap(child: int, killed: list[tuple[str, int]]) -> int | None:
+def _reap(child: int, killed: deque[tuple[str, int]]) -> int | None:
     """Collect every process that has ended; returns the command's status when it is among them.
 
     Those that had ended before their parent did come here with it, so that what brought the command to its end is seen.
@@ -130,12 +133,18 @@ def _reap(child: int, killed: list[tuple[str, int]]) -> int | None:
             return found
         if ended is None:
             return found
-        name = "" if ended.si_pid == child else _name(ended.si_pid)
+        name = _name(ended.si_pid)
         pid, status = os.waitpid(ended.si_pid, 0)
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGHUP:  # which tells of another's end
-            killed.append((name, os.WTERMSIG(status)))
         if pid == child:
             found = status
+        elif number := _killed_by(status):
+            killed.append((name, number))
+
+
+def _killed_by(status: int) -> int:
+    """The signal that ended a process; 0 for none, and for SIGHUP, which tells of another's end."""
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    return 0 if number == signal.SIGHUP else number
 
 
 def _name(pid: int) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from emulation_runner import answer, scenario, supervised
 
-from testbed.emulation import sandbox
+from testbed.emulation import init, sandbox
 from testbed.errors import NetworkError
 
 pytestmark = [pytest.mark.emulation, pytest.mark.usefixtures("emulation")]
@@ -102,6 +102,24 @@ def test_who_was_killed_when_a_command_failed_is_told(script: str, told: list[st
     heard: list[str] = []
     sandbox.run([sys.executable, "-c", f"import os, subprocess, sys, time; {script}"], witness=heard.append)
     assert heard == told
+
+
+def test_of_many_deaths_the_last_are_told_and_the_commands_own() -> None:
+    """Some thousands would not fit into the pipe, and process 1 would wait for ever for room in it."""
+    heard: list[str] = []
+    orphans = f"""
+import os, time
+for _ in range({init.TOLD + 20}):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os.kill(os.getpid(), 9)
+        os._exit(0)
+time.sleep(0.5)
+os.kill(os.getpid(), 15)
+"""
+    sandbox.run([sys.executable, "-c", orphans], witness=heard.append)
+    assert len(heard) == init.TOLD + 1
+    assert heard[-1] == "its own process (SIGTERM)"
 
 
 def test_the_death_of_process_1_is_told(capfd: pytest.CaptureFixture[str]) -> None:
