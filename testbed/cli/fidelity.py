@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed import interpreter
+from testbed.cli.inside import enter
 from testbed.cli.options import Commands
 
 TEXT = "measure whether the emulated network does what a profile says"
@@ -41,7 +42,7 @@ def _fidelity(options: argparse.Namespace) -> int:
     if not sandbox.inside():
         if reason := sandbox.available():
             raise InputError(f"this machine cannot emulate: {reason}")
-        return sandbox.run(interpreter.testbed(*_arguments(options)))
+        return enter(interpreter.testbed(*_arguments(options)))
     from testbed.fidelity.run import run
 
     return run(options.profile, options.quick, options.against is not None, options.out or _folder(profile.name))

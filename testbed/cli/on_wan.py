@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed import interpreter
+from testbed.cli.inside import enter
 from testbed.cli.options import add_faults, faults
 from testbed.errors import InputError
 
@@ -78,7 +79,7 @@ def in_sandbox(
         descriptors = [each.listener.fileno() for each in ports]
         listening = ["--listening", ",".join(map(str, descriptors))] if descriptors else []
         found = interpreter.testbed(kind, *listening, *line[1:])
-        return sandbox.run(found, descriptors=descriptors)
+        return enter(found, descriptors)
     if options.listening:
         ports = publish.inherited(options.publish, [int(word) for word in options.listening.split(",")], plan)
     else:

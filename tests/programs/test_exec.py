@@ -263,6 +263,19 @@ def test_a_network_that_dies_ends_what_would_wait_for_it_and_the_record_is_kept(
     assert "the delay line is dead" in (tmp_path / "x" / "summary.md").read_text()
 
 
+def test_a_network_that_is_killed_is_told_of(tmp_path: Path) -> None:
+    process = start_exec(tmp_path / "x", TWO, "sh", "-c", "echo up; exec sleep 1000.5")
+    assert process.stdout is not None
+    while "up" not in process.stdout.readline():
+        pass
+    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in descendants(process.pid)}
+    around = (b"unshare", b"init.py")  # whose command lines hold the same
+    own = [pid for pid, words in lines.items() if b"exec" in words and not any(w.endswith(around) for w in words)]
+    os.kill(own[0], signal.SIGKILL)
+    status, _, complaint = ended(process, 60)
+    assert status == 1 and "testbed: error: it was killed, for lack of memory maybe: its own process" in complaint
+
+
 def descendants(pid: int) -> list[int]:
     """All processes that one has started, and those these have."""
     children = [child for tasks in Path(f"/proc/{pid}/task").glob("*/children") for child in tasks.read_text().split()]
