@@ -79,6 +79,13 @@ def crc32_of(path: Path) -> str:
     return f"{found:08x}"
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder for results and those above it, as far as they are missing; InputError where it holds none."""
+    _make(folder)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{folder}: it cannot be written to; name another folder with --out")
+
+
 def new_folder(parent: Path, run_id: str) -> Path:
     """A folder nobody else has, also when two runs start in the same second."""
     _make(parent)

@@ -36,16 +36,19 @@ def add(commands: Commands) -> None:
 def _fidelity(options: argparse.Namespace) -> int:
     from testbed.emulation import sandbox
     from testbed.errors import InputError
+    from testbed.files import make_folder
     from testbed.wan import profile as profiles
 
     profile = profiles.load(options.profile)
+    folder = options.out or Path("results", "fidelity", profile.name)
     if not sandbox.inside():
         if reason := sandbox.available():
             raise InputError(f"this machine cannot emulate: {reason}")
+        make_folder(folder)  # before all is measured that it is for
         return enter(interpreter.testbed(*_arguments(options)))
     from testbed.fidelity.run import run
 
-    return run(options.profile, options.quick, options.against is not None, options.out or _folder(profile.name))
+    return run(options.profile, options.quick, options.against is not None, folder)
 
 
 def _arguments(options: argparse.Namespace) -> list[str]:
@@ -55,7 +58,3 @@ def _arguments(options: argparse.Namespace) -> list[str]:
     arguments += ["--quick"] if options.quick else []
     arguments += ["--against", options.against] if options.against else []
     return [str(argument) for argument in arguments]
-
-
-def _folder(name: str) -> Path:
-    return Path("results") / "fidelity" / name

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.cli.command_line import main
 from testbed.emulation import sandbox
 from testbed.errors import RunError
 from testbed.fidelity import against, goodput, measure, messages, plot, report, steps
@@ -148,6 +149,16 @@ def test_the_picture_of_the_same_figures_is_the_same(tmp_path: Path) -> None:
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
     plot.draw(tmp_path / "none.png", [Value("goodput", "a>b", "Mbit/s", 1, None, Bound(relative=1))], "test")
     assert (tmp_path / "none.png").stat().st_size > 10_000
+
+
+def test_where_no_results_can_go_is_said_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sandbox, "available", lambda: None)
+    monkeypatch.setattr(sandbox, "run", lambda *_, **__: pytest.fail("it went on"))
+    (tmp_path / "file").touch()
+    assert main(["fidelity", "weightgrad-ec2", "--out", str(tmp_path / "file" / "x")]) == 2
+    assert "name another folder with --out" in capsys.readouterr().err
 
 
 @pytest.mark.full
