@@ -41,9 +41,9 @@ def run(
     RunError
         What others wait for did not get ready, or a log cannot be written.
     """
-    logs = folder / LOGS
-    logs.mkdir(parents=True)
     with up(asked, title, folder, say) as wan:
+        logs = folder / LOGS
+        logs.mkdir()
         crew = Crew(logs, broken=lambda: wan.failure)
         try:
             with _forwarding(crew):

@@ -53,9 +53,9 @@ def run(asked: Asked, folder: Path, say: Callable[[str], None]) -> int:
     NetworkError
         The network is not what the profile says.
     """
-    logs = folder / LOGS
-    logs.mkdir(parents=True)
     with up(asked, "shell", folder, say) as wan:
+        logs = folder / LOGS
+        logs.mkdir()
         crew = Crew(logs)
         prompt = Prompt(wan, crew, say)
         try:

@@ -263,6 +263,14 @@ def test_a_network_that_dies_ends_what_would_wait_for_it_and_the_record_is_kept(
     assert "the delay line is dead" in (tmp_path / "x" / "summary.md").read_text()
 
 
+def test_a_network_that_is_not_built_leaves_its_folder_empty_for_another_try(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("time_s,src_region,dst_region,goodput_mbit\n1,us-west-1,us-east-1,0.001\n")
+    options = ("--dilation", "50", "--trace", str(tmp_path / "t.csv"))
+    status, _, complaint = ended(start_exec(tmp_path / "x", TWO, "true", options=options))
+    assert status == 2 and "can be shaped here" in complaint
+    assert list((tmp_path / "x").iterdir()) == []
+
+
 def test_a_network_that_is_killed_is_told_of(tmp_path: Path) -> None:
     process = start_exec(tmp_path / "x", TWO, "sh", "-c", "echo up; exec sleep 1000.5")
     assert process.stdout is not None
