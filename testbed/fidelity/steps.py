@@ -13,10 +13,9 @@ import json
 import subprocess
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from testbed import interpreter
+from testbed.emulation import sandbox
 from testbed.errors import RunError
 from testbed.fidelity.values import Bound, Value, settled
 
@@ -58,17 +57,17 @@ def _compare(system: str, modelled_s: float, topology: list[str]) -> list[Value]
 
 
 def mean_step_s(fabric: str, systems: Iterable[str], settings: Iterable[str]) -> dict[str, float]:
-    """Run the experiment with `settings` ("key=value") on a fabric; returns each system's mean step time (s)."""
+    """Run the experiment with `settings` ("key=value") on a fabric, in this sandbox; each system's mean step (s)."""
     settings = [*settings, f"compute.device={DEVICE}", f"training.steps={STEPS}", "run.eval_images=100"]
     options = [option for setting in settings for option in ("--set", setting)]
-    with TemporaryDirectory(prefix="tb") as folder:
+    with sandbox.scratch() as folder:
         command = ["run", EXPERIMENT, "--fabric", fabric, "--no-gate", "--systems", ",".join(systems)]
-        command += ["--out", folder, *options]
+        command += ["--out", str(folder), *options]
         done = _testbed(command)
         if done.returncode:
             said = [line for line in done.stderr.splitlines() if line.startswith(ERROR)]
             raise RunError(f"testbed {' '.join(command)}: {said[0] if said else f'exit status {done.returncode}'}")
-        (summary,) = Path(folder).rglob("summary.csv")
+        (summary,) = folder.rglob("summary.csv")
         with summary.open(newline="") as rows:
             return {row["system"]: float(row["mean_step_s"]) for row in csv.DictReader(rows)}
 

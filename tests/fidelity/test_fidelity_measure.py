@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -186,8 +187,15 @@ def test_the_command_measures_writes_and_judges(tmp_path: Path) -> None:
     assert record["delay_mechanism"] in ("netem", "delay-line")
 
 
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured in a sandbox has its folder there."""
+    monkeypatch.setattr(sandbox, "scratch", lambda: nullcontext(tmp_path))
+
+
 @pytest.mark.full
 @pytest.mark.slow
+@pytest.mark.usefixtures("scratch")
 def test_a_systems_mean_step_is_read_from_a_run_of_its_own() -> None:
     found = steps.mean_step_s("virtual", ["terngrad"], ["topology.workers_per_region=1"])
     assert list(found) == ["terngrad"]
@@ -195,6 +203,7 @@ def test_a_systems_mean_step_is_read_from_a_run_of_its_own() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("scratch")
 def test_a_run_that_fails_says_why() -> None:
     with pytest.raises(RunError, match=r"testbed run cifarnet .*: testbed: error: .*nonesuch"):
         steps.mean_step_s("virtual", ["terngrad"], ["topology.profile=nonesuch"])
