@@ -72,6 +72,11 @@ class SparseLoCo(CopiesSystem):
         codec = ChunkedTopK(task.layout, options.kept, options.chunk, exact=options.values == "float32")
         self.codec = self.coder(codec, "outer")
 
+    @property
+    def folds(self) -> bool:
+        """As others, in a tree; workers that are copies are each told of the others alone."""
+        return bool(self.task.roles.lpss) and super().folds
+
     def copy(self) -> CopyState:
         initial = self.task.initial
         return CopyState(*self.copy_parts(), outer=initial.clone(), residual=torch.zeros_like(initial))
