@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from testbed.record.info import RunInfo
@@ -176,8 +177,7 @@ def _loss_by_time(axes: Axes, curves: list[Curve], target: Target, frame: pd.Dat
                 marker=style.marker,
                 color=style.color,
                 ms=9,
-                mec="white",
-                mew=1.2,
+                path_effects=[withStroke(linewidth=3.4, foreground="white")],  # a white edge would hide thin markers
                 zorder=6,
                 clip_on=False,
             )
