@@ -191,15 +191,19 @@ class Assembly:
 
     def evaluate(self, weights: torch.Tensor, quickly: bool = False) -> Evaluation:
         """Test loss and metrics of flat `weights`; `quickly`: on no more images than a probe takes."""
-        asked, few = self.experiment.run.eval_images, self.experiment.run.probe_images
         with threads(self._testing_threads):
-            return self.workload.evaluate(weights, min(asked or few, few) if quickly else asked)
+            return self.workload.evaluate(weights, self._few if quickly else self.experiment.run.eval_images)
 
     def probe(self, weights: torch.Tensor) -> tuple[Evaluation, float]:
         """A quick test of flat `weights`, and their loss on a sample of the training data."""
-        tested = self.evaluate(weights, quickly=True)
         with threads(self._testing_threads):
-            return tested, self.workload.train_loss(weights, self.experiment.run.probe_images)
+            return self.workload.probe(weights, self._few, self.experiment.run.probe_images)
+
+    @property
+    def _few(self) -> int:
+        """The images of a quick test."""
+        run = self.experiment.run
+        return min(run.eval_images or run.probe_images, run.probe_images)
 
 
 class Uncomputed:

@@ -30,22 +30,32 @@ class Evaluation:
 
 def evaluate(model: FlatModel, dataset: Dataset, weights: Tensor, examples: int | None = None) -> Evaluation:
     """Evaluate flat `weights` on the first `examples` test examples (None: all of them)."""
-    count = min(examples or dataset.test_examples, dataset.test_examples)
     _load(model, dataset, weights)
+    return _tested(model, dataset, examples)
+
+
+def probe(model: FlatModel, dataset: Dataset, weights: Tensor, examples: int, sample: int) -> tuple[Evaluation, float]:
+    """What `evaluate` says of flat `weights`, and their mean loss on a fixed sample of so many training examples.
+
+    The sample is as it is, without augmentation; all training examples where there are fewer. Both are of the same
+    weights, so that batch normalisation is calibrated once: that passes more examples than most probes test.
+    """
+    _load(model, dataset, weights)
+    tested = _tested(model, dataset, examples)
+    chosen = np.random.default_rng(SAMPLE_SEED).permutation(dataset.train_examples)[:sample]
+    batches = _outputs(model, dataset, dataset.train_batch, np.sort(chosen))
+    return tested, sum(dataset.total_loss(outputs, targets) for outputs, targets in batches) / len(chosen)
+
+
+def _tested(model: FlatModel, dataset: Dataset, examples: int | None) -> Evaluation:
+    """Of the weights that are loaded."""
+    count = min(examples or dataset.test_examples, dataset.test_examples)
     loss, sums = 0.0, dict.fromkeys(dataset.metrics, 0.0)
     for outputs, targets in _outputs(model, dataset, dataset.test_batch, np.arange(count)):
         loss += dataset.total_loss(outputs, targets)
         for name, metric in dataset.metrics.items():
             sums[name] += float(metric.measure(outputs, targets))
     return Evaluation(loss / count, {name: total / count for name, total in sums.items()}, count)
-
-
-def train_loss(model: FlatModel, dataset: Dataset, weights: Tensor, examples: int) -> float:
-    """Mean loss of flat `weights` on a fixed sample of the training examples, as they are, without augmentation."""
-    _load(model, dataset, weights)
-    chosen = np.random.default_rng(SAMPLE_SEED).permutation(dataset.train_examples)[:examples]
-    batches = _outputs(model, dataset, dataset.train_batch, np.sort(chosen))
-    return sum(dataset.total_loss(outputs, targets) for outputs, targets in batches) / len(chosen)
 
 
 def _load(model: FlatModel, dataset: Dataset, weights: Tensor) -> None:

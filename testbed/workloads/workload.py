@@ -18,7 +18,7 @@ from testbed.workloads.config import Training
 from testbed.workloads.data.augment import fits
 from testbed.workloads.data.base import DATASETS, Data, Dataset, Metric, size_text
 from testbed.workloads.devices import Precision
-from testbed.workloads.evaluation import Evaluation, evaluate, train_loss
+from testbed.workloads.evaluation import Evaluation, evaluate, probe
 from testbed.workloads.flat import FlatModel
 from testbed.workloads.flops import forward_flops
 from testbed.workloads.launches import Launches
@@ -107,9 +107,9 @@ class Workload:
         """Test flat `weights` on the first `examples` test examples (None: all of them)."""
         return evaluate(self.flat, self.dataset, weights, examples)
 
-    def train_loss(self, weights: Tensor, examples: int) -> float:
-        """The loss of flat `weights` on a fixed sample of so many training examples (all where there are fewer)."""
-        return train_loss(self.flat, self.dataset, weights, examples)
+    def probe(self, weights: Tensor, examples: int, sample: int) -> tuple[Evaluation, float]:
+        """What `evaluate` says of flat `weights`, and their loss on a fixed sample of so many training examples."""
+        return probe(self.flat, self.dataset, weights, examples, sample)
 
     @property
     def metrics(self) -> dict[str, Metric]:

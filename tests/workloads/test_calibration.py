@@ -62,6 +62,17 @@ def test_the_batches_are_averaged(workload: Workload) -> None:
     assert workload.evaluate(weights, examples=10).loss == pytest.approx(in_one, rel=0.05)
 
 
+def test_a_probe_is_a_test_and_a_loss_with_one_calibration(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, calibrations = workload.initial_weights(0), []
+    calibrate = workload.flat.calibrate
+    monkeypatch.setattr(workload.flat, "calibrate", lambda batches: (calibrations.append(1), calibrate(batches)))
+    tested, loss = workload.probe(weights, 30, 600)
+    assert len(calibrations) == 1
+    assert tested == workload.evaluate(weights, examples=30)
+    expected = functional.cross_entropy(scores(workload, weights, torch.tensor(X[:600]).float()), torch.tensor(Y[:600]))
+    assert loss == pytest.approx(expected.item(), rel=1e-4)
+
+
 def test_gradients_are_those_of_the_batch_at_hand_and_leave_nothing(workload: Workload) -> None:
     weights = workload.initial_weights(0)
     learner = workload.learner(np.arange(600), 0, 16, 0, Training())
