@@ -13,6 +13,7 @@ from testbed.errors import InputError
 from testbed.workloads import Model, Workload, shards
 from testbed.workloads.config import Training
 from testbed.workloads.data import augment, cifar, standin
+from testbed.workloads.data.images import Content, Images, Split
 from testbed.workloads.data.labelled import LabelledImages
 from testbed.workloads.devices import device
 from testbed.workloads.learner import Learner
@@ -105,6 +106,17 @@ def test_evaluation_counts_right_answers(tiny: Workload, dataset: LabelledImages
     assert result.examples == 200
     assert result.metrics["accuracy"] == pytest.approx((scores.argmax(1) == labels).float().mean().item())
     assert result.loss == pytest.approx(functional.cross_entropy(scores, labels).item(), rel=1e-5)
+
+
+def test_of_many_classes_the_first_five_are_looked_at() -> None:
+    def images(classes: int) -> LabelledImages:
+        one = Split(Images([np.zeros((120, 3, 8, 8), np.uint8)]), np.arange(120) % classes)
+        return LabelledImages(Content(one, one, classes))
+
+    assert list(images(10).metrics) == ["accuracy"]
+    metric = images(120).metrics["top5_accuracy"]
+    scores = torch.arange(120.0).repeat(4, 1)  # the five highest are those of 115 to 119
+    assert metric.measure(scores, torch.tensor([119, 115, 114, 0])) == 2
 
 
 def test_evaluation_can_take_fewer_images_but_not_more(

@@ -131,10 +131,10 @@ def _measure(result: Result, target: Target, metric: str) -> dict[str, Any]:
     tests, probes = evaluations[~evaluations["probe"]], evaluations[evaluations["probe"]]
     row: dict[str, Any] = {"system": result.system, "seed": result.seed, "status": result.status, "steps": len(steps)}
     for model in ("full", "quantized", "ema"):
-        row[f"accuracy_{model}"] = _last(tests, model, "accuracy")
+        row[f"accuracy_{model}"] = last_value(tests, model, "accuracy")
     result_model = reported(set(tests["model"]), target.model)
     row["final_accuracy"] = row[f"accuracy_{result_model}"]
-    row["final_metric"] = _last(tests, result_model, metric)
+    row["final_metric"] = last_value(tests, result_model, metric)
     if len(steps):
         row["final_loss"] = steps["loss"].to_numpy()[-FINAL_STEPS:].mean()
         row["time_s"] = steps["time_s"].max()
@@ -196,7 +196,7 @@ def is_uplink(link: str) -> bool:
     return "/" in link.partition(">")[0]
 
 
-def _last(evaluations: pd.DataFrame, model: str, metric: str) -> float:
+def last_value(evaluations: pd.DataFrame, model: str, metric: str) -> float:
     """The last value of a model's metric."""
     if metric not in evaluations:
         return np.nan

@@ -106,7 +106,13 @@ def right(outputs: Tensor, targets: Tensor) -> float:
     return int((outputs.argmax(-1) == targets).sum()) * len(targets) / targets.numel()
 
 
+def among_first_five(outputs: Tensor, targets: Tensor) -> float:
+    """How many of a batch's classes are among the five with the highest scores."""
+    return int((outputs.topk(5, -1).indices == targets.unsqueeze(-1)).sum())
+
+
 ACCURACY = Metric("accuracy", right, unit="fraction")
+TOP5 = Metric("top-5 accuracy", among_first_five, unit="fraction")
 
 
 class Dataset(ABC):

@@ -16,9 +16,11 @@ from torch.nn import functional
 from testbed.gpu.notes import note
 from testbed.workloads.data import augment
 from testbed.workloads.data.augment import Distortion
-from testbed.workloads.data.base import DataFolder, Dataset, Indices, Notice, Shape, Source
+from testbed.workloads.data.base import ACCURACY, TOP5, DataFolder, Dataset, Indices, Notice, Shape, Source
 from testbed.workloads.data.images import Content, ImageSet, Lookup, Size, located
 from testbed.workloads.data.standin import StandIn
+
+MANY = 100  # classes, of which the five likeliest are looked at, too: as with ImageNet
 
 
 class LabelledImages(Dataset):
@@ -42,6 +44,8 @@ class LabelledImages(Dataset):
         self.test_images, self.test_labels = test.images, test.labels
         self.train_examples, self.test_examples = len(train.images), len(test.images)
         self.labels = train.labels
+        if self.outputs >= MANY:
+            self.metrics = {"accuracy": ACCURACY, "top5_accuracy": TOP5}
         self.size: Size = train.images.shape[1:]
         self.distortion, self.real, self.note = distortion, real, note
         self.device = torch.device("cpu")

@@ -236,6 +236,19 @@ def test_what_was_measured_is_the_records(small_data: None, tmp_path: Path) -> N
     assert wording.is_missing(measured(here, "accuracy-top5"))
 
 
+def test_top5_is_the_last_test_of_the_result(make_run: MakeRun) -> None:
+    folder = make_run(systems=["baseline"], seeds=[0, 1])
+    for seed, shares in ((0, (0.1, 0.4)), (1, (0.1, 0.6))):
+        recorder = Recorder.join(folder / "baseline" / f"seed-{seed}")
+        for time_s, share in zip((300.0, 301.0), shares, strict=True):
+            more = {"time_s": time_s, "step": 150, "loss": 1.0, "accuracy": 0.2, "images": 10}
+            recorder.record(Evaluated(model="full", metrics={"top5_accuracy": share}, **more))
+        recorder.record(RunEnded(time_s=400.0, step=150, how="finished"))
+        recorder.finish()
+    it = load(folder)
+    assert measured(beside.Here(it, summarize(it)), "accuracy-top5", "baseline") == pytest.approx(0.5)
+
+
 def test_an_accuracy_is_taken_at_the_papers_time(make_run: MakeRun) -> None:
     folder = make_run(systems=["baseline"], ends={"baseline": (120, None)})
     recorder = Recorder.join(folder / "baseline" / "seed-0")  # the record's test is at 228 s; here is a later one
