@@ -289,15 +289,35 @@ def test_a_play_of_a_system_that_was_searched_again_since_is_refused(
     assert play("ef21", changes=("systems.ef21.kept=0.001",)) is run, "it was asked for"
 
 
-def test_what_averages_now_and_then_is_held_with_its_next_averaging_or_with_one_right_then() -> None:
+def test_what_averages_now_and_then_is_held_with_its_next_averaging() -> None:
     done_s = np.cumsum([0.0, 1.0, 1.0, 1.0, 5.0, 1.0, 1.0, 1.0, 5.0])  # an averaging of 4 s every four steps
-    held_at = ROWS["held_at"]
-    assert held_at("baseline", done_s, 5.5, 3.0, 0) == 5.5
-    assert held_at("diloco", done_s, 10.0, 6.0, 4) == 16.0
-    assert held_at("local-sgd", done_s, 10.0, 6.0, 4) == 14.0
-    assert held_at("local-sgd-100", done_s, 8.0, 4.0, 4) == 8.0
+    held = ROWS["held"]
+    assert held("baseline", done_s, 5.5, 3.0, 0) == {"held_s": 5.5, "copies": False}
+    assert held("diloco", done_s, 10.0, 6.0, 4) == {"held_s": 16.0, "copies": True}
+    assert held("local-sgd", done_s, 10.0, 6.0, 4) == {"held_s": 16.0, "copies": True, "average_s": 4.0}
+    assert held("local-sgd-100", done_s, 8.0, 4.0, 4)["held_s"] == 8.0
     done_s = np.cumsum([0.0, 1.0, 2.0, 1.0, 2.0, 1.0, 9.0])  # 1 s in each region's every second step, then 8 s of all
-    assert held_at("hierarchical-local-sgd", done_s, 3.0, 2.0, 6) == pytest.approx(3.0 + 9.0 - 1.5)
+    assert held("hierarchical-local-sgd", done_s, 3.0, 2.0, 6)["average_s"] == pytest.approx(9.0 - 1.5)
+
+
+def test_whoever_keeps_copies_may_average_them_right_then_as_local_sgd_does() -> None:
+    """In the cheapest of its ways: DiLoCo's next averaging is after 6 s, and one in four bits takes one."""
+    known = {
+        "bgt": (False, 5.0, 5.0, None),
+        "diloco": (True, 5.0, 11.0, None),
+        "muloco": (True, 5.0, 5.5, None),
+        "cocod": (True, None, None, None),
+        "local-sgd": (True, 5.0, 12.0, 4.0),
+        "local-sgd-4-bits": (True, 7.0, 9.0, 1.0),
+    }
+    rows = [
+        {"system": name, "copies": copies, "target_s": target_s, "held_s": held_s, "average_s": average_s}
+        for name, (copies, target_s, held_s, average_s) in known.items()
+    ]
+    then = ROWS["averaged_right_then"](pd.DataFrame(rows)).set_index("system")["held_s"].dropna()
+    assert then.to_dict() == {"bgt": 5.0, "diloco": 6.0, "muloco": 5.5, "local-sgd": 6.0, "local-sgd-4-bits": 8.0}
+    nobody = pd.DataFrame(rows[:1]).drop(columns="average_s")
+    assert ROWS["averaged_right_then"](nobody)["held_s"].tolist() == [5.0]
 
 
 def test_final_metrics_are_compared_seed_by_seed() -> None:

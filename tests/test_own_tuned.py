@@ -32,6 +32,9 @@ def test_who_averages_now_and_then_is_played_at_longer_periods_as_well(tmp_path:
     ]
     assert systems["local-sgd-200"] == {"of": "local-sgd", "local_steps": 200, "ahead": 0}
     assert systems["local-sgd-50-200"]["of"] == "local-sgd"
+    both = TUNED.longer(file, ["local-sgd-50"], {"local-sgd-50": (400,)}, briefly=True)["systems"]
+    assert list(both) == ["local-sgd-50", "local-sgd-50-200", "local-sgd-50-400", "local-sgd-50-400-brief"]
+    assert both["local-sgd-50-400-brief"] == both["local-sgd-50-400"]
     as_found = TUNED.longer(file, ["local-sgd", "local-sgd-50"], TUNED.SELDOM["own"], ["local-sgd"])["systems"]
     assert list(as_found) == ["local-sgd", "local-sgd-50", "local-sgd-50-200"]
     assert MAP["label"]("local-sgd-200") == "Local SGD, 200" and MAP["label"]("local-sgd") == "Local SGD"
@@ -102,6 +105,10 @@ def test_what_averages_seldom_is_searched_there_by_its_rate_alone(
     systems = tomllib.loads(Path(GRID["tuned"](plan, "own-gpt")).read_text())["systems"]
     for words, name in zip(asked[2:], TUNED.FAST["own-gpt"], strict=True):
         assert words[words.index("--systems") + 1] == name and words[words.index("--fixed") + 1] == "local_steps"
-        assert "training.steps=2600" in words and words[1].endswith("own-gpt.toml")
+        assert ("training.steps=2600" in words) != name.endswith("-brief") and words[1].endswith("own-gpt.toml")
         assert systems[f"{name}-fast"] == {"of": "local-sgd", "local_steps": 800, "rate": 0.01}
     assert MAP["label"]("local-sgd-800-fast") == "Local SGD, 800, fast"
+    assert MAP["label"]("muloco-flat-400-brief-fast") == "MuLoCo, workers, 400, brief, fast"
+    known = TUNED.load(tmp_path / "own-gpt.toml")[0].experiment
+    seldom = {name for name in known.systems if TUNED.is_seldom(known, name)}
+    assert {"muloco-flat-400", "local-sgd-800-fast"} < seldom and not any("-brief" in name for name in seldom)

@@ -25,7 +25,7 @@ Five stages, each of which goes on where it was stopped:
 
 Two maps: when the model that a system reports is at the target, and when every worker holds one that is. Of ours that
 is the end of a run besides, played once in each cell with as many steps as the target took (`closing`); of what
-averages every so many steps its next averaging, or of Local SGD one right then; all others hold it at once.
+averages every so many steps its next averaging, or one right then, as Local SGD does it; all others hold it at once.
 
 Writes systems.csv, finals.csv and wholes.csv each time that a workload is done, and `own_map.py` makes of them what
 people read. What they hold of workloads that are not asked for stays.
@@ -49,8 +49,10 @@ from own_map import AIM, MOST
 from own_plays import PROFILES, Plan, at_most, cell, length, played, region_count, settings
 from own_rows import (
     COLUMNS,
+    OF_COPIES,
     OURS,
     ahead,
+    averaged_right_then,
     closing,
     ends_of,
     in_as_much_time,
@@ -60,7 +62,7 @@ from own_rows import (
     of_played,
     steps_needed,
 )
-from own_tuned import LATE, is_seldom, together_of, tuned
+from own_tuned import BRIEF, LATE, is_brief, is_seldom, together_of, tuned
 
 import testbed
 from testbed.experiment.load import load
@@ -71,6 +73,9 @@ WORKLOADS = {"own": 400, "own-gpt": 1300}  # and the steps after which final met
 WORKERS, FLAT = "-workers", "-flat"  # what is between workers: in the tree, and past the LPSs
 # Searched when the others were played already, once more or for the first time: their plays have folders of their own.
 AGAIN = {
+    "streaming-diloco-workers-damped": "-more",
+    "sparseloco-flat": "-more",
+    "cocod-flat": "-more",
     "streaming-diloco-workers": WORKERS,
     "local-sgd-4-bits": WORKERS,
     "muloco-flat": FLAT,
@@ -124,7 +129,8 @@ class Base:
 
         def kind_of(name: str) -> str:
             since = next((kind for each, kind in AGAIN.items() if f"{name}-".startswith(f"{each}-")), "")
-            how = "-fast" if name.endswith("-fast") else "-seldom" if is_seldom(known, name) else ""
+            fast = "-fast" if name.endswith("-fast") else ""
+            how = f"{BRIEF}{fast}" if is_brief(name) else fast or ("-seldom" if is_seldom(known, name) else "")
             return f"{since if since in (WORKERS, FLAT) else ''}{how}" if how else since
 
         others = [name for name in known.systems if name not in OVERLAPS]
@@ -179,6 +185,7 @@ class Cell:
         others = pd.concat([self._timed(f"timed{kind}", known) for kind, known in self.base.kinds.items()])
         if region_count(self.profile) != self.base.regions:
             others = self._confirmed(others, [of_played(run, 0.0) for name, run in whole.items() if name != OURS])
+        others = averaged_right_then(others).drop(columns=OF_COPIES, errors="ignore")
         first_s = ahead(others, "target_s").min()
         for name in whole:
             for steps in (int(self.base.steps * times) for times in MORE):
@@ -208,16 +215,17 @@ class Cell:
         """Where a network has more regions than the file's: with the steps that the best need there."""
         kind_of = {name: kind for kind, known in self.base.kinds.items() for name in known.periods}
         while True:
-            leads = (ahead(pd.concat([*overlapping, others]), column) for column in ("target_s", "held_s"))
+            known = pd.concat([*overlapping, averaged_right_then(others)])
+            leads = (ahead(known, column) for column in ("target_s", "held_s"))
             best = {str(lead.idxmin()) for lead in leads if len(lead)} & kind_of.keys()
             if not best:
                 return others
             name = min(best)
-            known = self.base.kinds[kind_of.pop(name)]
+            there = self.base.kinds[kind_of.pop(name)]
             folder = self.plan.records / self.workload / f"base-{region_count(self.profile)}-regions-{name}"
             with PLAYING:  # it is the same on all devices
-                periods, where = {name: known.periods[name]}, cell(self.profile, self.base.device)
-                here = others_in(self.plan, folder, self.base.experiment, periods, known.more, *where)
+                periods, where = {name: there.periods[name]}, cell(self.profile, self.base.device)
+                here = others_in(self.plan, folder, self.base.experiment, periods, there.more, *where)
             others = pd.concat([others.query("system != @name"), self._timed(f"timed-{name}", here)])
 
     def _timed(self, folder: str, known: Others) -> pd.DataFrame:

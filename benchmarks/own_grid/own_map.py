@@ -103,9 +103,9 @@ def _table(frame: pd.DataFrame) -> str:
 
 
 def label(system: str) -> str:
-    """A system's name in words, with what `own_grid` has added to it: a period of three digits, or "fast"."""
+    """A system's name in words, with what `own_grid` has added to it: a period of three digits, "brief" or "fast"."""
     name, _, period = system.rpartition("-")
-    if period == "fast" or (period.isdigit() and len(period) == 3):
+    if period in ("brief", "fast") or (period.isdigit() and len(period) == 3):
         return f"{label(name)}, {period}"
     return look(system).label if system else NONE
 

@@ -20,6 +20,10 @@ SELDOM = {
     "own": {"local-sgd": (400, 800), "local-sgd-4-bits": (400,)},
     "own-gpt": {"local-sgd": (400, 800), "local-sgd-4-bits": (400, 800), "muloco-flat": (400, 800)},
 }
+# By workload, whether those of these periods are played with the file's steps, too: a rate that falls to its end sooner
+# reaches a target sooner, or never.
+BRIEFLY = {"own": False, "own-gpt": True}
+BRIEF = "-brief"
 # By workload, whose period is the searched one alone. Muon's steps take five gradients' time there: averaged every 100
 # steps the first seed computed for 69 s, which is 1.6 s on an H100 and twice what the best other takes anywhere there.
 AS_SEARCHED = {"own": ("muloco-flat",), "own-gpt": ()}
@@ -27,7 +31,7 @@ AS_SEARCHED = {"own": ("muloco-flat",), "own-gpt": ()}
 # once more, by another name: with periods up to 200 steps where that is in a region, and with 800 where it is on a WAN.
 FAST = {
     "own": ("hierarchical-local-sgd",),
-    "own-gpt": ("local-sgd-800", "local-sgd-4-bits-800", "muloco-flat-800"),
+    "own-gpt": ("local-sgd-800", "local-sgd-4-bits-800", "muloco-flat-800", "muloco-flat-400-brief"),
 }
 THERE = "l40s"
 LATE = ("deco",)  # far behind the best other on the file's own network: nobody waits for its end
@@ -41,7 +45,8 @@ def tuned(plan: Plan, workload: str) -> str:
         search_missing(plan, workload, searched)
     known = tomllib.loads(to.read_text())["systems"] if to.is_file() else {}
     to.parent.mkdir(parents=True, exist_ok=True)
-    data = longer(searched if plan.trials else find(workload), plan.systems, SELDOM[workload], AS_SEARCHED[workload])
+    source = searched if plan.trials else find(workload)
+    data = longer(source, plan.systems, SELDOM[workload], AS_SEARCHED[workload], BRIEFLY[workload])
     data["systems"] |= {name: options for name, options in known.items() if name.endswith("-fast")}
     write_whole(to, tomli_w.dumps(data))
     for name in FAST[workload] if plan.trials else ():
@@ -93,7 +98,9 @@ def searched_there(plan: Plan, workload: str, name: str, file: Path) -> dict[str
     if not to.is_file():
         where, known = settings(f'compute.device="{THERE}"'), load(file)[0].experiment
         if is_seldom(known, name):
-            where += [*at_most(2 * known.training.steps), "--fixed", "local_steps"]
+            where += at_most(2 * known.training.steps)
+        if is_seldom(known, name) or is_brief(name):
+            where += ["--fixed", "local_steps"]
         search(plan, str(file), [name], f"tune-{workload}-fast", to, *where)
     found: dict[str, Any] = tomllib.loads(to.read_text())["systems"][name]
     return found
@@ -101,15 +108,25 @@ def searched_there(plan: Plan, workload: str, name: str, file: Path) -> dict[str
 
 def is_seldom(experiment: Any, system: str) -> bool:
     """Whether a system averages so seldom that it has twice the file's steps."""
-    return period_of(experiment, system) > max(LONGER)
+    return period_of(experiment, system) > max(LONGER) and not is_brief(system)
+
+
+def is_brief(system: str) -> bool:
+    """Whether it averages as seldom, and has the file's steps all the same."""
+    return f"{BRIEF}-" in f"{system}-"
 
 
 def longer(
-    path: Path, chosen: Sequence[str], seldom: Mapping[str, Sequence[int]], as_searched: Sequence[str] = ()
+    path: Path,
+    chosen: Sequence[str],
+    seldom: Mapping[str, Sequence[int]],
+    as_searched: Sequence[str] = (),
+    briefly: bool = False,
 ) -> dict[str, Any]:
     """A file's tables with one more system for each of `LONGER` and each system that averages more often than that.
 
-    `seldom`: still longer periods of some. `as_searched`: who has none.
+    `seldom`: still longer periods of some, `briefly`: each of these once more, as `is_brief`. `as_searched`: who has
+    none.
     """
     data, known = tomllib.loads(path.read_text()), load(path)[0].experiment
     systems: dict[str, Any] = {}
@@ -119,7 +136,9 @@ def longer(
         systems[name] = options
         for steps in (*LONGER, *seldom.get(name, ())) if period else ():
             if steps > period:
-                systems[f"{name}-{steps}"] = {**options, "of": options.get("of", name), "local_steps": steps}
+                more = {**options, "of": options.get("of", name), "local_steps": steps}
+                once_more = briefly and steps > max(LONGER)
+                systems |= {f"{name}-{steps}{how}": more for how in ("", *([BRIEF] if once_more else []))}
     return {**data, "systems": systems}
 
 
