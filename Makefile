@@ -233,13 +233,14 @@ reference-own-emulated: setup-dev  ## our own system and the best other on both 
 # not, whom that changes nothing for.
 OWN_GEMM := build/reference-own-gemm
 GEMM     := --set 'compute.device="m60-gemm"'
+OF_GEMM  := --systems concord,weightgrad $(GEMM)
 reference-own-gemm: setup-dev  ## our own system and MuLoCo with Muon's products at half of an M60's peak, into results/reference/own-gemm: an hour; goes on where it was stopped
 	mkdir -p results/reference/own-gemm
 	test -f results/reference/own-gemm/own-gemm.toml || $(TESTBED) tune results/reference/own/records/own-tuned.toml $(GEMM) \
 	    --set 'systems.concord-muon={of="concord",inner="muon"}' --systems muloco-flat,concord-muon \
 	    --trials 8 --seeds 100 --out $(OWN_GEMM)/search --to results/reference/own-gemm/own-gemm.toml
 	$(call begin,results/reference/own-gemm/own-gemm.toml,$(OWN_GEMM))
-	$(call begin,results/reference/own/records/own-tuned.toml,$(OWN_GEMM),--systems concord,weightgrad $(GEMM))
+	$(call begin,results/reference/own/records/own-tuned.toml,$(OWN_GEMM),$(OF_GEMM))
 	$(TESTBED) compare $(OWN_GEMM)/own-*/*/ --over concord-muon --over concord --markdown results/reference/own-gemm/over.md >/dev/null
 	cp $(OWN_GEMM)/own-gemm/*/summary.csv $(OWN_GEMM)/search/search.png results/reference/own-gemm/
 	$(REWRITTEN)
