@@ -26,7 +26,7 @@ BRIEFLY = {"own": False, "own-gpt": True}
 BRIEF = "-brief"
 # By workload, whose period is the searched one alone. CifarNet's MuLoCo: Muon's steps take five gradients' time there,
 # and averaged every 100 steps the first seed computed for 69 s, which is 1.6 s on an H100 and twice what the best other
-# takes anywhere there. The language model's SparseLoCo and CoCoD are not at the target with longer ones between regions,
+# takes anywhere there. The language model's SparseLoCo and CoCoD are not at the target with longer ones of regions,
 # which is the same arithmetic there, and Streaming DiLoCo is late with them by twice and more on any fast device.
 AS_SEARCHED = {
     "own": ("muloco-flat",),
