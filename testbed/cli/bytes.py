@@ -28,6 +28,9 @@ def _bytes(options: argparse.Namespace) -> int:
     run = load(options.run)
     if not run.info.parameters and not run.info.experiment:
         raise InputError(f"{run.folder / FILE_NAME}: says nothing of the run's model; put the file back as it was")
+    sent = traffic(run)
+    if sent.empty:
+        raise InputError(f"{run.folder}: records no messages; a run does when its first run.checkpoint_steps are over")
     parameters = run.info.parameters or parameter_count_of(run.info.experiment)
-    print(markdown_table(*rows(traffic(run), parameters)))
+    print(markdown_table(*rows(sent, parameters)))
     return 0

@@ -14,6 +14,7 @@ from small_runs import experiment, start
 from testbed.cli import main
 from testbed.errors import InputError
 from testbed.record.reader import Run, load
+from testbed.report.numbers import why
 from testbed.report.numbers.timeline import chosen
 from testbed.report.trace_events import trace_events
 
@@ -53,6 +54,16 @@ def test_nothing_is_recorded_of_later_steps_or_where_it_is_not_asked_for(small_d
         came = events[events["event"] == "delivered"] if steps else events[:0]
         # A checkpoint ends it: what comes after one begins with no past.
         assert (came["kind"] == "gradient").sum() == min(messages, 4) * 4 if steps else not len(came)
+
+
+def test_steps_beyond_the_first_checkpoint_are_none_of_it(small_data: None, tmp_path: Path) -> None:
+    """Nothing is recorded of them, which is not the same as that nothing was done."""
+    few = {"checkpoint_steps": 4, "timeline_steps": 6}
+    it = experiment(systems={"baseline": {}}, compute={"math": "none"}, run=few)
+    run = load(start(it, tmp_path))
+    assert chosen(run).steps_s == run.results[0].steps["time_s"].tolist()[:4]
+    [path] = why.of_systems(run)
+    assert "held" not in path.parts
 
 
 def test_the_trace_file_has_a_track_a_role_and_an_arrow_a_message(run: Run, tmp_path: Path) -> None:

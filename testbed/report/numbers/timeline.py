@@ -46,8 +46,9 @@ class Timeline:
 
 def timeline(run: Run, result: Result) -> Timeline | None:
     """The timeline of a run's system and seed; None where the record has none (`run.timeline_steps`)."""
-    events, asked = result.events, _asked(run)
-    done_s = result.steps["time_s"].head(asked).tolist()
+    events, asked = result.events, _asked(run, "timeline_steps")
+    whole = min(asked, _asked(run, "checkpoint_steps") or asked)  # nothing is watched beyond the first checkpoint
+    done_s = result.steps["time_s"].head(whole).tolist()
     if not len(events) or not done_s or "computed" not in set(events["event"]):
         return None
     computed = events[events["event"] == "computed"].dropna(subset=["time_s", "seconds"])
@@ -77,9 +78,9 @@ def timeline(run: Run, result: Result) -> Timeline | None:
     return Timeline(result.system, result.seed, computed, messages, done_s, order)
 
 
-def _asked(run: Run) -> int:
-    """Of how many steps a record has every event; none of one from before there was the key, or that is damaged."""
-    asked = dict(flat(run.info.experiment)).get("run.timeline_steps")
+def _asked(run: Run, key: str) -> int:
+    """How many steps `run.<key>` asks for; 0 of a record from before there was the key, or that is damaged."""
+    asked = dict(flat(run.info.experiment)).get(f"run.{key}")
     return asked if isinstance(asked, int) and asked > 0 else 0
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from testbed.record.reader import Result, Run
 from testbed.report.looks import look
+from testbed.report.numbers.asked import experiment_of, timing_only
 from testbed.report.numbers.summary import BASELINE, is_exchange
 from testbed.report.numbers.wording import NONE, is_missing, size, times
 from testbed.roles.roles import kind_of
@@ -22,30 +23,23 @@ def traffic(run: Run) -> pd.DataFrame:
 
     Returns
     -------
-    One row per system, index "system", columns `HOPS`: the mean over the senders, over steps of the last segment and
-    over seeds. "worker up" is what a worker sends, "worker down" what it gets; "WAN up" what a sender (an LPS; a
-    worker in the flat topology) sends to other regions, "WAN down" what it gets from there. NaN where a system has
-    no such hop.
+    One row per system that has ended a segment, index "system", columns `HOPS`: the mean over the senders, over steps
+    of the last segment and over seeds. "worker up" is what a worker sends, "worker down" what it gets; "WAN up" what a
+    sender (an LPS; a worker in the flat topology) sends to other regions, "WAN down" what it gets from there. NaN where
+    a system has no such hop.
     """
     rows: dict[str, list[dict[str, float]]] = {}
     for result in run.results:
-        if (row := _of(result)) is not None:
+        if (row := _of(run, result)) is not None:
             rows.setdefault(result.system, []).append(row)
     frames = {system: pd.DataFrame(found).mean() for system, found in rows.items()}
     return pd.DataFrame(frames, index=list(HOPS)).T.rename_axis("system")
 
 
-def _of(result: Result) -> dict[str, float] | None:
-    events = result.events
-    if "nbytes" not in events:
+def _of(run: Run, result: Result) -> dict[str, float] | None:
+    if "nbytes" not in result.events:
         return None
-    ends = events[events["event"] == "checkpointed"].drop_duplicates("step")  # in the order of the record
-    if ends.empty:
-        return None
-    began = ends.index[-2] if len(ends) > 1 else 0
-    steps = ends["step"].iloc[-1] - (ends["step"].iloc[-2] if len(ends) > 1 else 0)
-    segment = events.loc[began : ends.index[-1]]  # what came later is of a segment that did not end
-    last = segment[segment["event"] == "sent"]
+    last, steps = _last_uncomputed(run, result) if timing_only(run.info) else _last_saved(result.events)
     if last.empty:
         return None
     workers = last["node"].map(kind_of) == "worker"
@@ -62,6 +56,27 @@ def _of(result: Result) -> dict[str, float] | None:
         hop: float("nan") if part is None or part.empty else part["nbytes"].sum() / len(_ends_of(hop, part)) / steps
         for hop, part in found.items()
     }
+
+
+def _last_saved(events: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """What was sent in the last segment that was saved, and its steps."""
+    saved = events[events["event"] == "checkpointed"].drop_duplicates("step")  # in the order of the record
+    if saved.empty:
+        return saved, 0
+    began, ended = [0, *saved.index][-2:]
+    segment = events.loc[began:ended]  # what came later is of a segment that did not end
+    before, steps = [0, *saved["step"]][-2:]
+    return segment[segment["event"] == "sent"], steps - before
+
+
+def _last_uncomputed(run: Run, result: Result) -> tuple[pd.DataFrame, int]:
+    """The same where nothing is computed and so nothing saved: each role says at a segment's end what it has sent."""
+    asked = experiment_of(run.info)
+    every, total = asked.run.checkpoint_steps, asked.training.steps
+    ends = [0, *(step for step in (*range(every, total, every), total) if 0 < step <= len(result.steps))]
+    sent = result.events[result.events["event"] == "sent"]
+    segments = sent.groupby(["node", "peer"]).cumcount() + 1
+    return sent[segments == len(ends) - 1], ends[-1] - ends[max(len(ends) - 2, 0)]
 
 
 def _exchanged(sent: pd.DataFrame) -> pd.DataFrame | None:

@@ -43,6 +43,28 @@ def test_the_command_prints_the_table(small_data: None, tmp_path: Path, capsys: 
     assert lines[2].split(" | ")[2:4] == ["1.00×", "1.00×"]
 
 
+def timed(tmp_path: Path, **run: int) -> Path:
+    it = experiment(
+        systems={"baseline": {}, "terngrad": {}}, compute={"math": "none"}, training={"steps": 10}, run=run
+    )
+    return start(it, tmp_path)
+
+
+def test_a_run_that_saves_nothing_has_the_bytes_of_its_last_segment(small_data: None, tmp_path: Path) -> None:
+    frame = traffic(load(timed(tmp_path / "timed", checkpoint_steps=4)))
+    computed = experiment(systems={"baseline": {}, "terngrad": {}}, training={"steps": 10})
+    pd.testing.assert_frame_equal(frame, traffic(load(start(computed, tmp_path / "computed"))))
+
+
+def test_a_run_without_messages_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = timed(tmp_path, checkpoint_steps=10)
+    for events in folder.glob("*/*/events.jsonl"):  # as if killed before the first segment was over
+        kept = [line for line in events.read_text().splitlines() if '"sent"' not in line]
+        events.write_text("".join(line + "\n" for line in kept))
+    assert main(["bytes", str(folder)]) == 2
+    assert f"{folder}: records no messages; a run does when" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_of_a_run_that_stopped_the_last_whole_segment_counts(small_data: None, tmp_path: Path) -> None:
     def played(name: str, steps: int, **run: object) -> Run:
