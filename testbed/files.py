@@ -33,7 +33,10 @@ def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path beside `path`; put it in the place of `path` when the block ends without an error.
 
     The folder is made when it is missing. A reader sees the old file or the new one, never a half of it.
+    InputError where `path` is a folder's.
     """
+    if not path.name or path.is_dir():
+        raise InputError(f"{path}: is a directory; name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -18,7 +18,7 @@ from own_parts import forget_after
 from small_runs import PLAIN, plain, toml, use_small_data
 
 from testbed.cli import main, options
-from testbed.files import write_whole
+from testbed.files import replacing
 from testbed.interpreter import typed
 from testbed.record.info import RunInfo, read_info, write_info
 from testbed.systems import SYSTEMS
@@ -152,11 +152,11 @@ def test_clean_deletes_what_killed_runs_left_and_nothing_else(finished: Path, co
 
 
 def test_a_file_that_cannot_be_written_is_named_as_it_was_asked_for(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    with pytest.raises(IsADirectoryError) as error:
-        write_whole(tmp_path / "there", "a table")
-    assert error.value.filename == str(tmp_path / "there")
-    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    with pytest.raises(FileNotFoundError) as error, replacing(tmp_path / "table") as temporary:
+        temporary.write_text("a table")
+        temporary.unlink()  # as if the disk had lost it
+    assert error.value.filename == str(tmp_path / "table")
+    assert not list(tmp_path.iterdir())
 
 
 def test_make_follows_a_trace_in_both_of_its_targets() -> None:
