@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from io import BytesIO
@@ -225,7 +225,7 @@ def run(
     if not gate:
         changes["run.gate"] = False
     asked = [*map(str, _several(plugins, str, Path)), *([own.file] if own.names and own.file else [])]
-    named, drawn = _several(systems, str), [int(seed) for seed in _several(seeds, Integral)]
+    named, drawn = _several(systems, str), _seeds(seeds)
     points = load_experiment(experiment, changes, scale, named, drawn, asked, _several(faults, str, Mapping))
     wishes = Wishes(
         target=name or _name_of(experiment, points),
@@ -255,8 +255,8 @@ def load(path: str | Path) -> Run | Series:
 
 
 def compare(
-    runs: Sequence[str | Path | Run | Series],
-    over: Sequence[str] = (),
+    runs: str | Path | Run | Series | Sequence[str | Path | Run | Series],
+    over: str | Sequence[str] = (),
     loss: float | None = None,
     accuracy: float | None = None,
     force: bool = False,
@@ -265,8 +265,8 @@ def compare(
 
     Parameters
     ----------
-    runs : folders, or what `run` and `load` return; of a series, all of its runs that have begun
-    over : systems beside the baseline that speedups are taken over
+    runs : folders, or what `run` and `load` return, several or one; of a series, all of its runs that have begun
+    over : systems beside the baseline that speedups are taken over, or one
     loss, accuracy : time to these instead of to the experiment's target
     force : also compare runs on different data, models, targets or networks; the answer says in what they differ
 
@@ -275,8 +275,9 @@ def compare(
     InputError
         The runs do not answer the same question, one is given twice, or there is none.
     """
-    folders = [each.folder if isinstance(each, Run | Series) else each for each in runs]
-    return comparing.compare(comparing.load_all(folders), force, over, target_of(loss, accuracy))
+    given = _several(runs, str, Path, Run, Series)
+    folders = [each.folder if isinstance(each, Run | Series) else each for each in given]
+    return comparing.compare(comparing.load_all(folders), force, _several(over, str), target_of(loss, accuracy))
 
 
 def _several(given: Any, *kinds: type) -> Sequence[Any]:
@@ -284,10 +285,23 @@ def _several(given: Any, *kinds: type) -> Sequence[Any]:
     return [given] if isinstance(given, kinds) else given
 
 
+def _seeds(given: Any) -> list[int]:
+    """The seeds that are asked for; InputError for what `int` would cut or read letter by letter."""
+    several = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    for seed in several:
+        if not _is_whole(seed):
+            raise InputError(f"seeds has {seed!r}: a seed is a whole number, e.g. seeds=[0, 1]")
+    return [int(seed) for seed in several]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def _cluster(ray: str, storage: str | Path | None, jobs: int | None) -> Cluster | None:
     """The cluster that is asked for; InputError where the arguments contradict each other."""
-    if jobs is not None and jobs < 1:
-        raise InputError(f"jobs is {jobs}: it must be a whole number from 1, or left out")
+    if jobs is not None and not (_is_whole(jobs) and jobs >= 1):
+        raise InputError(f"jobs is {jobs!r}: it must be a whole number from 1, or left out")
     if not ray:
         if storage is not None:
             raise InputError("storage is for a cluster's nodes: it goes with ray")

@@ -84,6 +84,8 @@ def test_runs_are_loaded_and_compared(small_data: None, tmp_path: Path) -> None:
     assert set(found.frame["system"]) == {"baseline", "terngrad", "onebit"}
     with pytest.raises(testbed.InputError, match="the same run is given twice"):
         testbed.compare([first, first.folder])
+    for one in (first, first.folder, str(first.folder)):
+        assert list(testbed.compare(one, over="terngrad").frame["run"].unique()) == [first.name]
 
 
 @pytest.mark.full
@@ -129,6 +131,12 @@ def test_nothing_to_compare_is_said() -> None:
     ("asked", "line"),
     [
         ({"jobs": 0}, "jobs is 0: it must be a whole number from 1"),
+        ({"jobs": "2"}, "jobs is '2': it must be a whole number from 1"),
+        ({"seeds": "12"}, r"seeds has '12': a seed is a whole number, e\.g\. seeds=\[0, 1\]"),
+        ({"seeds": True}, "seeds has True: a seed"),
+        ({"seeds": 1.5}, r"seeds has 1\.5: a seed"),
+        ({"seeds": [0, 0.9]}, r"seeds has 0\.9: a seed"),
+        ({"seeds": ["a"]}, "seeds has 'a': a seed"),
         ({"storage": "/tmp"}, "storage is for a cluster's nodes: it goes with ray"),
         ({"ray": "auto", "jobs": 2}, "give either jobs or ray"),
     ],
