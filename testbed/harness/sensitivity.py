@@ -113,12 +113,15 @@ def play(experiment: Experiment, axes: Sequence[Axis], steps: int, folder: Path,
     Raises
     ------
     InputError
-        The folder holds the runs of another experiment, there are too few steps, or a run of an axis cannot be.
+        The folder holds the runs of another experiment, there are too few steps, no baseline is played, or a run of
+        an axis cannot be.
     Diverged
         Training did in the run that computes: what it recorded is not of as many steps.
     """
     if steps < LEAST_STEPS:
         raise InputError(f"--steps {steps}: the second half of a run's steps counts; give at least {LEAST_STEPS}")
+    if BASELINE not in experiment.systems:
+        raise InputError(f"--systems: speedups are over the {BASELINE}; name it, too")
     every = [points(experiment, axis, steps, folder / COMPUTED) for axis in axes]
     _compute(experiment, steps, folder / COMPUTED, jobs)
     for axis, asked in zip(axes, every, strict=True):

@@ -65,6 +65,7 @@ def test_batches_that_do_not_divide_are_left_out_and_it_is_said() -> None:
     [
         ({}, 1, "--steps 1: the second half of a run's steps counts; give at least 2"),
         ({"compute": {"device": "measured"}}, 4, "compute.device: a timing-only run computes nothing"),
+        ({"systems": {"fp16": {}}}, 4, "--systems: speedups are over the baseline; name it, too"),
     ],
 )
 def test_what_cannot_be_is_found_before_anything_is_played(
@@ -72,7 +73,7 @@ def test_what_cannot_be_is_found_before_anything_is_played(
 ) -> None:
     axes = [AXES[3], WAN]  # the first one has devices of its own
     with pytest.raises(InputError, match=line):
-        sensitivity.play(experiment(systems=SYSTEMS, **parts), axes, steps, tmp_path, jobs=1)
+        sensitivity.play(experiment(**{"systems": SYSTEMS, **parts}), axes, steps, tmp_path, jobs=1)
     assert not list(tmp_path.iterdir())
 
 
