@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from testbed import plugins as plugin
 from testbed.errors import InputError
-from testbed.experiment.load import Point, find
+from testbed.experiment.load import Point, called, find
 from testbed.experiment.load import load as load_experiment
 from testbed.experiment.schema import Experiment
 from testbed.files import typed_path
@@ -217,16 +217,18 @@ def run(
     >>> run.plot("loss").savefig("loss.png")  # doctest: +SKIP
     """
     own = _own_definitions()
-    changes = dict(set or {})
-    if fabric:
-        changes["run.fabric"] = fabric
-    if trace:
-        changes["topology.trace"] = trace
-    if not gate:
-        changes["run.gate"] = False
+    by_argument: dict[str, Mapping[str, Any]] = {
+        "set": set or {},
+        "fabric": {"run.fabric": fabric} if fabric else {},
+        "trace": {"topology.trace": trace} if trace else {},
+        "gate": {} if gate else {"run.gate": False},
+        "seeds": {"run.seeds": drawn} if (drawn := _seeds(seeds)) else {},
+    }
+    changes = {key: value for given in by_argument.values() for key, value in given.items()}
+    by = {key: argument for argument, given in by_argument.items() for key in given}
     asked = [*map(str, _several(plugins, str, Path)), *([own.file] if own.names and own.file else [])]
-    named, drawn = _several(systems, str), _seeds(seeds)
-    points = load_experiment(experiment, changes, scale, named, drawn, asked, _several(faults, str, Mapping))
+    named, wrong = _several(systems, str), called(_several(faults, str, Mapping), "")
+    points = load_experiment(experiment, changes, scale, named, plugins=asked, faults=wrong, options=by)
     wishes = Wishes(
         target=name or _name_of(experiment, points),
         device=device,

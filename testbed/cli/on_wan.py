@@ -93,12 +93,12 @@ def in_sandbox(
 
 def _schedule(options: argparse.Namespace, plan: NetworkPlan) -> Schedule | None:
     """What the WAN does meanwhile; None where it stays as it is."""
-    from testbed.experiment.load import read_faults
+    from testbed.experiment.load import read_given
     from testbed.faults import Schedule
     from testbed.wan import trace as traces
 
     trace = traces.load(traces.find(options.trace), plan.regions) if options.trace else None
-    found = read_faults(faults(options), "--fault")
+    found = read_given(faults(options))
     for fault in found:
         if fault.pace != 1.0 or fault.kills:
             raise InputError(f"--fault: {fault.about}: programs are not slowed or stopped here; name a fault of links")

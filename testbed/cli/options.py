@@ -6,6 +6,7 @@ import argparse
 import difflib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,7 +15,7 @@ from testbed.errors import InputError, nearest
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from testbed.experiment.load import Point
+    from testbed.experiment.load import Given, Point
     from testbed.experiment.schema import Experiment
     from testbed.harness.cluster import Cluster
 
@@ -51,6 +52,8 @@ class Parser(argparse.ArgumentParser):
         found, left = super().parse_known_args(args, namespace)
         if left:
             unknown = next((word for word in left if word.startswith("-")), left[0]).partition("=")[0]
+            if "program" in found and not left[0].startswith("-"):
+                self.error(f"{left[0]} is unknown; a command stands after --, e.g. -- {' '.join(left)}")
             like = difflib.get_close_matches(unknown, self._option_string_actions, n=1)
             self.error(f"{unknown} is unknown{f'; did you mean {like[0]}?' if like else ''}")
         return found, left
@@ -153,11 +156,12 @@ def cluster(options: argparse.Namespace) -> Cluster | None:
     return Cluster(options.ray, options.storage)
 
 
-def faults(options: argparse.Namespace) -> list[Any]:
+def faults(options: argparse.Namespace) -> list[Given]:
     """What the options of `add_faults` name, as `load` takes it."""
     from testbed.experiment import load
 
-    return [each for path in options.faults for each in load.faults_in(path)] + options.fault
+    of_files = [load.called(load.faults_in(path), f"{path}: ") for path in options.faults]
+    return [*chain.from_iterable(of_files), *load.called(options.fault, "--fault ")]
 
 
 def points(
@@ -195,7 +199,10 @@ def one(options: argparse.Namespace, changes: Mapping[str, Any] | None = None) -
     """The only experiment that they name, with further changes; InputError where that is a series."""
     found = points(options, changes)
     if len(found) > 1:
-        raise InputError(f"{options.file}: a series of {len(found)} runs; set its swept keys to take one of them")
+        keys = ", ".join(key for axis in found[0].place for key in axis)
+        raise InputError(
+            f"{options.file}: a series of {len(found)} runs; set its swept keys to take one of them: {keys}"
+        )
     return found[0].experiment
 
 

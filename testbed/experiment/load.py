@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +16,7 @@ from testbed import shipped
 from testbed.errors import InputError, nearest
 from testbed.experiment import strict, sweeps
 from testbed.experiment.schema import Experiment
-from testbed.experiment.strict import naming
+from testbed.experiment.strict import blaming, calling, naming
 from testbed.faults import FAULTS, Fault, sentence
 from testbed.files import plain_name
 from testbed.roles.compute import compute_model
@@ -30,6 +28,7 @@ from testbed.workloads.models import base as models
 if TYPE_CHECKING:
     from testbed.systems import Options
 
+Given = tuple[str, Any]  # a fault, a table or a sentence, behind what errors call it
 FOLDER = "experiments"
 SOURCE = "the experiment"  # what errors call plain data
 ONE_FABRIC = "run.fabric"
@@ -61,7 +60,7 @@ def load(
     systems: Sequence[str] = (),
     seeds: Sequence[int] = (),
     plugins: Sequence[str] = (),
-    faults: Sequence[Any] = (),
+    faults: Sequence[Given] = (),
     axes: Sequence[sweeps.Axis] = (),
     options: Mapping[str, str] | None = None,
 ) -> list[Point]:
@@ -74,9 +73,9 @@ def load(
     scale : a table of `[scale]` to lay over the file, "" for none
     systems, seeds : run only these; a system the file does not name runs with its default options
     plugins : to load besides those that the file names, as seen from the working directory
-    faults : tables or sentences, besides those of the file
+    faults : tables or sentences, besides those of the file, each behind what errors call it
     axes : of a series, besides those of the file; each of their places with each of the others
-    options : by changed or swept key the option that gave it, "--set", which errors name instead of the file
+    options : by changed or swept key the option that gave it, e.g. "--set", which errors name instead of the file
 
     Raises
     ------
@@ -93,16 +92,13 @@ def load(
         data["plugins"] = found
     swept = _scaled(data, source, scale)
     changes = changes or {}
-    options = dict(options or {})
-    if faults and not data.get("faults"):  # else an error may be of the file's
-        options["faults"] = "--fault"
-    with _blaming(source, options):
+    with blaming(source, options or {}):
         for key, value in changes.items():
             _put(data, key, value, f"{source}: {key}")
         _state_anew(data, changes)
-        if faults:
-            data["faults"] = [*_list(data.get("faults", []), f"{source}: faults"), *faults]
-        plain.check(data, source)  # which the file was when it was read, but not the changes
+        names = _add_faults(data, faults, source) if faults else {}
+        with calling(names, source):
+            plain.check(data, source)  # which the file was when it was read, but not the changes
         present = _table(data.get("systems", {}), f"{source}: systems")
         _check_sizes(data, {*present, *systems}, source)
         if systems:
@@ -113,7 +109,27 @@ def load(
         given_here = [*changes, *(key for axis in axes for key in axis), *(["faults"] if faults else [])]
         given_here += ["run.seeds"] if seeds else []
         swept = sweeps.without(swept, given_here)
-        return _points(data, [*(_concerning(swept, systems) if systems else swept), *axes], source)
+        with calling(names, source):
+            return _points(data, [*(_concerning(swept, systems) if systems else swept), *axes], source)
+
+
+def called(faults: Sequence[Any], by: str) -> list[Given]:
+    """Faults behind what errors call each: "faults[0]", and so on, behind where they come from."""
+    return [(f"{by}faults[{number}]", fault) for number, fault in enumerate(faults)]
+
+
+def read_given(faults: Sequence[Given]) -> list[Fault]:
+    """Read faults, each behind what errors call it; InputError as `read_faults` raises."""
+    data: dict[str, Any] = {}
+    with calling(_add_faults(data, faults, SOURCE), SOURCE):
+        return read_faults(data["faults"], SOURCE)
+
+
+def _add_faults(data: dict[str, Any], faults: Sequence[Given], source: str) -> dict[str, str]:
+    """Put faults behind those of the file; returns what errors call each, by its place among them all."""
+    own = _list(data.get("faults", []), f"{source}: faults")
+    data["faults"] = [*own, *(fault for _, fault in faults)]
+    return {f"faults[{number}]": name for number, (name, _) in enumerate(faults, start=len(own))}
 
 
 def _refuse_others(keys: Sequence[str], systems: Sequence[str], source: str) -> None:
@@ -123,21 +139,6 @@ def _refuse_others(keys: Sequence[str], systems: Sequence[str], source: str) -> 
         if table == "systems" and rest and (name := rest.partition(".")[0]) not in systems:
             said = f"{name} is not among the systems that are played{nearest(name, systems)}"
             raise InputError(f"{source}: {key}: {said}")
-
-
-@contextmanager
-def _blaming(source: str, options: Mapping[str, str]) -> Iterator[None]:
-    """Within it, an error about a key that an option gave names the option, not the file, which says nothing of it."""
-    try:
-        yield
-    except InputError as error:
-        said = str(error).removeprefix(f"{source}: ").removeprefix("sweep.")
-        about = re.sub(r"^unknown key '([^']*)'", r"\1: unknown key", said)
-        for key, option in options.items():
-            unknown = f"{key}.".startswith(f"{about.partition(': unknown key')[0]}.")
-            if unknown or re.match(rf"{re.escape(key)}(?![\w-])", about):
-                raise InputError(f"{option} {about}") from None
-        raise
 
 
 def _scaled(data: dict[str, Any], source: str, scale: str) -> list[sweeps.Axis]:

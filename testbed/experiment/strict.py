@@ -7,6 +7,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import cache
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from testbed.errors import COMPARED, InputError, listed, nearest
 
 S = TypeVar("S", bound=msgspec.Struct)
 SHOWN = 100  # characters of a value
+ANY = "..."  # in a place of msgspec's: some key of a dict
 
 
 def read(data: Any, struct: type[S], source: str, path: str = "") -> S:
@@ -32,7 +34,7 @@ def read(data: Any, struct: type[S], source: str, path: str = "") -> S:
     try:
         return msgspec.convert(data, struct)
     except msgspec.ValidationError as error:
-        raise InputError(_explain(error, data, kind, source, path)) from None
+        raise InputError(_explain(error, _place(error, data, struct), data, kind, source, path)) from None
 
 
 _type_info = cache(inspect.type_info)
@@ -45,6 +47,39 @@ def naming(where: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
+
+
+@contextmanager
+def blaming(source: str, options: Mapping[str, str]) -> Iterator[None]:
+    """Within it, an error about a key that an option gave names the option, not the file, which says nothing of it."""
+    try:
+        yield
+    except InputError as error:
+        about = _about(error, source)
+        for key, option in options.items():
+            unknown = f"{key}.".startswith(f"{about.partition(': unknown key')[0]}.")
+            if unknown or re.match(rf"{re.escape(key)}(?![\w-])", about):
+                raise InputError(f"{option} {about}") from None
+        raise
+
+
+@contextmanager
+def calling(names: Mapping[str, str], source: str) -> Iterator[None]:
+    """Within it, an error about one of these places of the data calls it by its name, which is no place of the file."""
+    try:
+        yield
+    except InputError as error:
+        about = _about(error, source)
+        for place, name in names.items():
+            if about.startswith(place):
+                raise InputError(name + about.removeprefix(place)) from None
+        raise
+
+
+def _about(error: InputError, source: str) -> str:
+    """What an error says, behind the key that it is about."""
+    said = str(error).removeprefix(f"{source}: ").removeprefix("sweep.")
+    return re.sub(r"^unknown key '([^']*)'", r"\1: unknown key", said)
 
 
 def check_keys(
@@ -111,12 +146,50 @@ def _struct_for(value: Mapping[str, Any], kind: inspect.Type) -> inspect.StructT
     return next((each for each in structs if value.get(each.tag_field or "") == each.tag), None)
 
 
-def _explain(error: msgspec.ValidationError, data: Any, kind: inspect.Type, source: str, prefix: str = "") -> str:
+def _place(error: msgspec.ValidationError, data: Any, struct: type) -> list[str]:
+    """The keys and numbers that lead to what is wrong; msgspec names no key of a dict, but has "[...]" for any."""
+    path = str(error).partition(" - at `$")[2].rstrip("`")
+    parts = re.findall(r"\.\.\.|[^.\[\]]+", path)
+    if ANY not in parts:
+        return parts
+    above = parts[: parts.index(ANY)]
+    alone = ({key: value} for key, value in _at(data, above).items())
+    wrong = next((each for each in alone if _refusal(_replaced(data, above, each), struct) == str(error)), {})
+    return [*above, *wrong, *parts[len(above) + 1 :]]
+
+
+def _at(data: Any, place: Sequence[str]) -> Any:
+    for part in place:
+        data = data[int(part) if isinstance(data, list) else part]
+    return data
+
+
+def _replaced(data: Any, place: Sequence[str], value: Any) -> Any:
+    """A copy of plain data with another value at a place."""
+    if not place:
+        return value
+    key = int(place[0]) if isinstance(data, list) else place[0]
+    copied = copy(data)
+    copied[key] = _replaced(data[key], place[1:], value)
+    return copied
+
+
+def _refusal(data: Any, struct: type) -> str:
+    try:
+        msgspec.convert(data, struct)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return ""
+
+
+def _explain(
+    error: msgspec.ValidationError, place: Sequence[str], data: Any, kind: inspect.Type, source: str, prefix: str = ""
+) -> str:
     """msgspec's message as "file: key is value: what is allowed"."""
-    text, _, place = str(error).partition(" - at `$")
-    path = place.rstrip("`").lstrip(".")
-    where = f"{prefix}.{path}".strip(".")
-    found, words = _find(data, kind, re.findall(r"[^.\[\]]+", path))
+    text = str(error).partition(" - at `$")[0]
+    where = "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in place)
+    where = f"{prefix}{where}".lstrip(".")
+    found, words = _find(data, kind, place)
     if "missing required field" in text:
         field = text.rpartition("field `")[2].rstrip("`")
         return f"{source}: {f'{where}.{field}'.strip('.')} is missing; it must be set"

@@ -82,7 +82,7 @@ WRONG = [
     ("systems.terngrad.topology=ring", "--set systems.terngrad.topology is 'ring'; known: flat"),
     ("network.tcp_window_kb=1", "--set network.tcp_window_kb is 1: expected float >= 1.448"),
     ("network.slowstart=true", "--set network.slowstart: unknown key; did you mean 'network.slow_start'?"),
-    ("topology.trace=nowhere.csv", "--set topology.trace: nowhere.csv: "),
+    ("topology.trace=nowhere.csv", "--set topology.trace: no trace 'nowhere.csv'; known: "),
     ("model.name=tiney", "--set model.name: unknown model 'tiney'; did you mean 'tiny'? known: "),
     ("data.dataset=cifar", "--set data.dataset: unknown data set 'cifar'; did you mean 'cifar10'? known: cifar10"),
     ("data.split=dirichlet", "mine.toml: data.alpha: needed with split = 'dirichlet'"),
