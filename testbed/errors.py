@@ -101,6 +101,11 @@ def nearest(found: str, known: Iterable[str]) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The names, the first of them where they are many: what a file holds may be without end, and a line is not."""
+    """The names, the first of them where they are many: what a file holds may be without end, and a line is not.
+
+    Each in quotes where one has a comma of its own.
+    """
+    if any("," in name for name in names):
+        names = [f"'{name}'" for name in names]
     more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
     return ", ".join(names[:LISTED]) + more

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from testbed.cli.options import Commands
+from testbed.cli.options import Commands, count, some
 
 EPILOG = """\
 Each round times a copy of the array and every codec once, in turn; medians over the rounds are compared with the
@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
     benches = commands.group("bench", "time codecs, what they are charged, or a GPU", EPILOG)
     codecs = benches.add("codecs", _codecs, "time the codecs against a copy of the same array", EPILOG)
     codecs.add_argument("--sizes", type=_sizes, default=(10**6, 10**7), metavar="1M,10M", help="elements (1M,10M)")
-    codecs.add_argument("--threads", type=_sizes, default=(1, 2), metavar="1,2", help="threads of a codec (1,2)")
+    codecs.add_argument("--threads", type=_counts, default=(1, 2), metavar="1,2", help="threads of a codec (1,2)")
     _add_rounds(codecs)
     codecs.add_argument("--only", action="append", default=[], metavar="CODEC", help="this one only; may be repeated")
     codecs.add_argument("--plugin", action="append", default=[], metavar="FILE", help="Python with a codec of your own")
@@ -45,7 +45,7 @@ def add(commands: Commands) -> None:
 
 
 def _add_rounds(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=_size, default=9, metavar="N", help="interleaved rounds (9)")
+    parser.add_argument("--rounds", type=count, default=9, metavar="N", help="interleaved rounds (9)")
 
 
 def _size(text: str) -> int:
@@ -57,6 +57,10 @@ def _size(text: str) -> int:
 
 def _sizes(text: str) -> tuple[int, ...]:
     return tuple(_size(part) for part in text.split(","))
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(map(count, some(text)))
 
 
 def _seconds(text: str) -> float:

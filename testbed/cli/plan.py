@@ -192,6 +192,9 @@ def _topology(options: argparse.Namespace) -> dict[str, Any]:
             raise InputError("--regions: no profile has measured all links between these; name one with --profile")
         chosen = having[0]
     profile = profiles.load(chosen)
+    for region in options.regions:
+        if region not in profile.regions:
+            raise InputError(f"--regions: profile {chosen} has no region '{region}'{nearest(region, profile.regions)}")
     server = options.server or max(
         options.regions,
         key=lambda region: min(

@@ -127,9 +127,9 @@ def _run(options: argparse.Namespace) -> int:
 
 def sizes(text: str) -> str | dict[str, float]:
     """A run's folder, or parts by system; InputError where it is neither."""
-    if Path(text).is_dir() or "=" not in text:
+    if Path(text).is_dir():
         return text
-    pairs = [pair.partition("=") for pair in names(text)]
+    pairs = [pair.partition("=") for pair in names(text) or [text]]
     try:
         return {system: float(part) for system, _, part in pairs}
     except ValueError:

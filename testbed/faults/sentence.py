@@ -14,6 +14,7 @@ from testbed.faults.base import FAULTS
 
 TIMES = {"at": "at_s", "for": "for_s", "every": "every_s", "mtbf": "mtbf_s", "mttr": "mttr_s"}
 UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0, "h": 3600.0}
+APART = re.compile(rf"\b({'|'.join(TIMES)})\s+([\d.]+)\s+({'|'.join(filter(None, UNITS))})(?=\s|$)")  # "at 20 s"
 
 
 def read(text: str) -> dict[str, Any]:
@@ -22,8 +23,10 @@ def read(text: str) -> dict[str, Any]:
     Raises
     ------
     InputError
-        It begins with no kind of fault, a time is none, or a word is neither.
+        It begins with no kind of fault, a time is none or two words, or a word is neither.
     """
+    if apart := APART.search(text):
+        raise InputError(f"'{apart[0].strip()}': a time is one word: {apart[1]} {apart[2]}{apart[3]}")
     words = iter(text.split())
     kind = FAULTS.find(next(words, ""))
     table: dict[str, Any] = {"kind": kind.name}

@@ -103,7 +103,8 @@ def tune(
     experiment = experiment.on(FABRICS.find(fabric).device)
     known = sorted({name for system in experiment.systems for name in experiment.kind_of(system).knobs})
     if unknown := [name for name in budget.fixed if name not in known]:
-        raise InputError(f"--fixed {unknown[0]}: no system's own knob that is searched; they are: {', '.join(known)}")
+        they = f"they are: {', '.join(known)}" if known else f"{', '.join(experiment.systems)} has none; leave it out"
+        raise InputError(f"--fixed {unknown[0]}: no system's own knob that is searched; {they}")
     for system in experiment.systems:  # a folder is claimed only for trials that can be
         attempt(experiment, system, standing(experiment, system, budget.fixed), budget.seeds, [])
     _claim(folder, experiment, budget)

@@ -46,9 +46,8 @@ def plan_of(profile: Profile, hosts: Mapping[str, int]) -> NetworkPlan:
     """
     for region in hosts:
         if region not in profile.regions:
-            known = ", ".join(profile.regions)
             hint = nearest(region, profile.regions)
-            raise InputError(f"--hosts: profile {profile.name} has no region '{region}'{hint}; it has {known}")
+            raise InputError(f"--hosts: profile {profile.name} has no region '{region}'{hint}")
     return NetworkPlan(tuple(f"{region}/h{k}" for region, count in hosts.items() for k in range(count)), profile)
 
 

@@ -25,6 +25,7 @@ from testbed.wan.profile import Pair
 from testbed.wan.reading import Row
 
 FOLDER = "topologies/traces"
+SUFFIX = ".csv"
 COLUMNS = ("time_s", "src_region", "dst_region", "goodput_mbit")
 RTT_COLUMN = "rtt_ms"
 ENDS = {"hold": "", "loop": "period_s", "end": "end_s"}  # with the setting that says when
@@ -110,12 +111,25 @@ class Trace:
 
 
 def find(name: str) -> Path:
-    """The file of the trace called `name` in `topologies/traces/`, or that file's path."""
+    """The file of the trace called `name` in `topologies/traces/`, or that file's path.
+
+    Raises
+    ------
+    InputError
+        No trace has that name.
+    """
     path = Path(name)
     elsewhere = "/" in name and path.parent != Path(FOLDER)  # what is not there is then no other's file of that name
     if elsewhere or shipped.is_file(path):
         return path
-    return shipped.find(FOLDER, f"{path.name.removesuffix('.csv')}.csv") or path
+    stem = path.name.removesuffix(SUFFIX)
+    found = shipped.find(FOLDER, stem + SUFFIX)
+    if found is None:
+        known = shipped.names(FOLDER, SUFFIX)
+        raise InputError(
+            f"no trace '{name}'{nearest(stem, known)}; or give the path of a CSV file, e.g. ./{stem}{SUFFIX}"
+        )
+    return found
 
 
 def about(path: Path) -> tuple[str, tuple[str, ...]]:

@@ -57,10 +57,21 @@ WRONG = [
         "run mine.toml --systems baseline --set systems.terngrad.float_last=true",
         "--set systems.terngrad.float_last: terngrad is not among the systems that are played; known: baseline",
     ),
-    ("plan swept.toml", "swept.toml: a series of 2 runs; set its swept keys to take one of them"),
+    ("plan swept.toml", "a series of 2 runs; set its swept keys to take one of them: topology.wan_factor"),
     ("run mine.toml --set training.steps", "--set training.steps: write it as key.path=value"),
     ("run mine.toml --seeds 1,1", "--seeds run.seeds: a seed is named twice"),
-    ("run mine.toml --trace nowhere.csv", "--trace topology.trace: nowhere.csv: No such file or directory in /"),
+    ("run mine.toml --trace nowhere/it.csv", "--trace topology.trace: nowhere/it.csv: No such file or directory in /"),
+    ("run mine.toml --trace outagee", "--trace topology.trace: no trace 'outagee'; did you mean 'outage'? known: "),
+    ("trace show outages.csv", "no trace 'outages.csv'; did you mean 'outage'?"),
+    (
+        "run mine.toml --timing-only --sizes weightgrad=2",
+        "--sizes compute.sizes.weightgrad is 2.0: expected float <= 1",
+    ),
+    (
+        "run mine.toml --timing-only --sizes weightgrad",
+        "'weightgrad' is neither a run's folder nor like dgc=0.002,gaia=",
+    ),
+    ("run mine.toml --set cluster.nodes.us-west-1=a", "--set cluster.nodes.us-west-1 is 'a': expected array, got str"),
     ("run mine.toml --set run.seeds=1 --sweep run.seeds=1,2", "run.seeds is given by --set and by --sweep: which"),
     ("run mine.toml --set run.seeds=1 --seeds 1,2", "run.seeds is given by --set and by --seeds: which of them?"),
     ("run mine.toml --set training.steps=many", "--set training.steps is 'many': expected int"),
@@ -74,7 +85,16 @@ WRONG = [
     ("run mine.toml --fabric virtul", "did you mean 'virtual'?"),
     ("run mine.toml --plugin ./nowhere.py", "nowhere.py: no such file"),
     ("run mine.toml --fault boom", "boom"),
-    ("run mine.toml --faults faults.toml", "--fault faults[0]: no region 'nowhere' in this run"),
+    ("run mine.toml --faults faults.toml", "error: faults.toml: faults[0]: no region 'nowhere' in this run"),
+    ("run mine.toml --faults kind.toml", "error: kind.toml: faults[0]: unknown kind of fault 'partitoin'"),
+    ("run faulty.toml --fault boom", "error: --fault faults[0]: unknown kind of fault 'boom'"),
+    ("exec lan --hosts us-west-1=1 --faults kind.toml -- true", "error: kind.toml: faults[0]: unknown kind of fault"),
+    # programs, benches, plans
+    ("exec lan --hosts us-west-1=1 true -v", "true is unknown; a command stands after --, e.g. -- true -v"),
+    ("bench codecs --threads 0", "--threads: '0' is not a whole number from 1"),
+    ("bench codecs --rounds 0", "--rounds: '0' is not a whole number from 1"),
+    ("bench codecs --only nosuch", "known: '1-bit with feedback', 'E3M0',"),
+    ("plan --model resnet-50 --regions us-west-1,mars --profile lan", "--regions: profile lan has no region 'mars'"),
     # sweeps
     ("run mine.toml --sweep training.steps", "--sweep training.steps: write it as key.path=a,b"),
     ("run mine.toml --sweep training.step=4,5", "--sweep training.step: unknown key; did you mean 'training.steps'?"),
@@ -94,6 +114,8 @@ WRONG = [
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with an experiment, a run that has recorded nothing, and one log of two that are needed."""
     (tmp_path / "mine.toml").write_text(toml(plain()))
+    (tmp_path / "kind.toml").write_text("[[faults]]\nkind = 'partitoin'\n")
+    (tmp_path / "faulty.toml").write_text(toml(plain()) + "faults = ['slow */w0 factor=3 at 0s']\n")
     fault = "[[faults]]\nkind = 'partition'\nregions = ['nowhere']\nat_s = 1\nfor_s = 1\n"
     (tmp_path / "faults.toml").write_text(fault)
     (tmp_path / "swept.toml").write_text(toml(plain()) + '\n[sweep]\n"topology.wan_factor" = [1.0, 0.5]\n')

@@ -208,6 +208,7 @@ def test_a_sentence_says_what_a_table_does(text: str):
         ("brown a=b at 1s", "unknown kind of fault 'brown'"),
         ("cut a=b", "at_s: needed"),
         ("cut a=b at soon", "'at soon': a time is e.g. 20s"),
+        ("slow a factor=3 at 20 s", "'at 20 s': a time is one word: at 20s"),
         ("cut a=b at 1s at 2s", "at_s stands there twice"),
         ("slow a faktor=3 at 1s", "'faktor=3' is no key of slow; did you mean 'factor'"),
         ("slow a factor=0.5 at 1s", "faults[0].factor is 0.5"),

@@ -225,6 +225,8 @@ def test_a_knob_that_is_fixed_stays_as_it_is(tmp_path: Path) -> None:
     assert tried.systems["local-sgd"].local_steps == 800
     with pytest.raises(InputError, match=r"--fixed momentum: no system's own knob .*: local_steps$"):
         tune.tune(long, "virtual", Budget(2, (100,), ("momentum",)), tmp_path)
+    with pytest.raises(InputError, match=r"--fixed momentum: .* is searched; baseline has none; leave it out$"):
+        tune.tune(small(systems={"baseline": {}}), "virtual", Budget(2, (100,), ("momentum",)), tmp_path)
     tune._claim(tmp_path, long, Budget(2, (100,), ("local_steps",)))
     with pytest.raises(InputError, match="holds trials of another"):
         tune._claim(tmp_path, long, Budget(2, (100,)))

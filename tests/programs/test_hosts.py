@@ -57,6 +57,10 @@ def test_names_of_hosts_and_regions() -> None:
     [
         ("nowhere --hosts us-west-1=1 -- true", "no profile 'nowhere'"),
         ("weightgrad-ec2 --hosts us-west=1 -- true", "profile weightgrad-ec2 has no region 'us-west'"),
+        (
+            "weightgrad-ec2 --hosts us-w=1 -- true",
+            "'us-west-1'? known: us-east-1, us-east-2, us-west-1\n",
+        ),
         ("weightgrad-ec2 --hosts us-west-1=1,us-west-1=2 -- true", "region us-west-1 is there twice"),
         ("weightgrad-ec2 --hosts us-west-1=1", "testbed exec needs a command, after --, or --start FILE: one of them"),
         ("weightgrad-ec2 --hosts us-west-1=1 --start a.toml -- true", "after --, or --start FILE: one of them"),

@@ -60,7 +60,7 @@ def test_plot_puts_several_runs_into_one_picture(make_run: MakeRun) -> None:
     [
         (["--kind", "bits"], "hold nothing for 'bits'"),
         (["--kind", "sped"], "did you mean 'speedup'"),
-        (["--format", "gif"], "known: pdf, png"),
+        (["--format", "gif"], "--format gif: unknown; known: pdf, png\n"),
     ],
 )
 def test_plot_refuses_in_one_line(

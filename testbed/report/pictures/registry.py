@@ -140,7 +140,7 @@ def write(
     """
     for name in formats:
         if name not in FORMATS:
-            raise InputError(f"--format {name}: unknown{nearest(name, FORMATS)}; known: {', '.join(FORMATS)}")
+            raise InputError(f"--format {name}: unknown{nearest(name, FORMATS)}")
     kinds = [PICTURES.find(name) for name in names] or gallery(of_several=len(runs) > 1)
     frame = summary_of(runs) if frame is None else frame
     paths = []

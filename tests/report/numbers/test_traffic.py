@@ -44,9 +44,7 @@ def test_the_command_prints_the_table(small_data: None, tmp_path: Path, capsys: 
 
 
 def timed(tmp_path: Path, **run: int) -> Path:
-    it = experiment(
-        systems={"baseline": {}, "terngrad": {}}, compute={"math": "none"}, training={"steps": 10}, run=run
-    )
+    it = experiment(systems={"baseline": {}, "terngrad": {}}, compute={"math": "none"}, training={"steps": 10}, run=run)
     return start(it, tmp_path)
 
 
