@@ -270,7 +270,7 @@ def compare(
     runs : folders, or what `run` and `load` return, several or one; of a series, all of its runs that have begun
     over : systems beside the baseline that speedups are taken over, or one
     loss, accuracy : time to these instead of to the experiment's target
-    force : also compare runs on different data, models, targets or networks; the answer says in what they differ
+    force : also compare runs that differ in model, data, profile, dilation, target or compute; the answer says so
 
     Raises
     ------

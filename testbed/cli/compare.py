@@ -36,7 +36,9 @@ def add(commands: Commands) -> None:
     compare.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
     compare.add_argument("--plot", type=Path, metavar="FILE", help="draw them side by side, as .png or .pdf")
     compare.add_argument(
-        "--force", action="store_true", help="also compare runs on different data, models, targets or networks; marked"
+        "--force",
+        action="store_true",
+        help="also compare runs that differ in model, data, profile, dilation, target or compute; marked",
     )
 
 

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from testbed.harness.plan import Candidate, LeftOut
 
 EPILOG = """\
-Which system, which period, how many bits; how long is a step and what does a day's egress cost: every system is played
-on the WAN of the profile without computing anything. The WAN is that of --profile, by default of the first one in which
-all links between the regions are measured. Name what is trained by --gradient, --parameters or --model, and how fast by
---step-time, or by --device where the model's operations are known. A worker is a GPU, or a machine whose GPUs add up
-their gradients first. An experiment file answers all of that, and its own systems are compared.
+Which system, which period, how many bits; how long is a step and what does a day's egress cost: every system of a short
+list (--systems names others) is played on the WAN of the profile without computing anything. The WAN is that of
+--profile, by default of the first one in which all links between the regions are measured. Name what is trained by
+--gradient, --parameters or --model, and how fast by --step-time, or by --device where the model's operations are known.
+A worker is a GPU, or a machine whose GPUs add up their gradients first. An experiment file answers all of that, and its
+own systems are compared.
 examples:
   testbed plan --gradient 1.3GB --step-time 0.8 --regions us-west-1,eu-west-1,ap-southeast-1
   testbed plan --model llama-3-8b --batch 64 --device h100 --workers 4 --regions us-east-1,eu-west-1
@@ -134,7 +135,8 @@ def _without_file(
     options.workers = options.workers or 1
     left_out = plans.LeftOut()
     if not options.systems:
-        left_out = plans.LeftOut(rings=plans.too_long(known, len(options.regions) * options.workers))
+        rings = plans.too_long(known, len(options.regions) * options.workers)
+        left_out = plans.LeftOut(plans.unlisted(known), rings)
     wanted = options.systems or tuple(name for name in known if name not in left_out.rings)
     systems = {name: known[name].options | _of(known, name) if name in known else {} for name in wanted}
     model = _model(options)

@@ -1,9 +1,9 @@
 """What training across these regions would take, asked before it is done: the answer of `testbed plan`.
 
-Every system is played timing-only for a few steps on the profile's WAN, and again on one without limits of rate. A step
-then takes a + b / f where the WAN has f times the profile's rate, which gives the share of it that computes, and the
-rate that a share asked for would need. Where regions synchronise every h steps, one of the steps played does, and
-T(h) = local + (synchronising - local) / h.
+Each system asked about is played timing-only for a few steps on the profile's WAN, and again on one without limits of
+rate. A step then takes a + b / f where the WAN has f times the profile's rate, which gives the share of it that
+computes, and the rate that a share asked for would need. Where regions synchronise every h steps, one of the steps
+played does, and T(h) = local + (synchronising - local) / h.
 """
 
 from __future__ import annotations
@@ -71,6 +71,11 @@ def too_long(known: Mapping[str, Candidate], workers: int) -> tuple[str, ...]:
     return tuple(ringed) if workers > LONGEST_RING else ()
 
 
+def unlisted(known: Mapping[str, Candidate]) -> tuple[str, ...]:
+    """The systems of which there is no candidate."""
+    return tuple(sorted({*SYSTEMS} - {each.system for each in known.values()}))
+
+
 def unsized(experiment: Experiment) -> tuple[str, ...]:
     """The systems of a timing-only experiment whose messages have sizes that nobody knows."""
     assembly = Assembly(experiment)
@@ -89,6 +94,7 @@ def unsized(experiment: Experiment) -> tuple[str, ...]:
 class LeftOut:
     """Systems that are not asked about unless somebody names them, or states their sizes."""
 
+    unlisted: tuple[str, ...] = ()
     rings: tuple[str, ...] = ()
     unsized: tuple[str, ...] = ()
 
@@ -96,6 +102,9 @@ class LeftOut:
     def notes(self) -> list[str]:
         """In words, and what would have them in."""
         said = []
+        if names := self.unlisted:
+            short = "without an experiment a short list of systems is asked about"
+            said.append(f"Left out: {', '.join(names)}; {short}. --systems names others.")
         if names := self.rings:
             ring = f"a ring of more than {LONGEST_RING} workers takes long to play"
             said.append(f"Left out: {', '.join(names)}; {ring}. --systems {','.join(names)} plays it.")

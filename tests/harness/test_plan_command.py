@@ -98,6 +98,13 @@ def test_a_ring_of_many_is_left_out_unless_it_is_named(capsys: pytest.CaptureFix
     assert any("Left out: allreduce, local-sgd" in note for note in answer["notes"])
 
 
+def test_systems_that_are_not_on_the_short_list_are_said_to_be_left_out() -> None:
+    short = plans.unlisted(plans.candidates())
+    assert {"weightgrad", "dgc"} < set(short) and not set(short) & {"baseline", "diloco"}
+    [note] = plans.LeftOut(short).notes
+    assert note.startswith(f"Left out: {', '.join(short)};") and "--systems names others" in note
+
+
 @pytest.mark.slow
 def test_what_is_not_sent_in_every_step_is_measured_over_many() -> None:
     it = asked({"weightgrad": {"t_s": 1.0}})
