@@ -145,7 +145,7 @@ REWRITTEN := $(BIN)/python -P -m pytest -q tests/test_reference.py --rewrite-gol
 begin = if test -d $(2)/$(basename $(notdir $(1))); then $(TESTBED) run --resume $(2)/$(basename $(notdir $(1)))/*/ --quiet; \
         else $(TESTBED) run $(1) $(3) --out $(2) --quiet; fi
 
-reference-systems: setup-dev  ## every system, 200 steps, 3 seeds, into results/reference/systems: hours; goes on where it was stopped
+reference-systems: setup-dev  ## 23 systems and two variants, 200 steps, 3 seeds, into results/reference/systems: hours; goes on where it was stopped
 	$(call begin,systems,build/reference-systems)
 	rm -rf build/reference-entropy
 	$(TESTBED) run systems --systems baseline,terngrad --seeds 0 --set training.steps=100 \
