@@ -227,8 +227,8 @@ def run(
     changes = {key: value for given in by_argument.values() for key, value in given.items()}
     by = {key: argument for argument, given in by_argument.items() for key in given}
     asked = [*map(str, _several(plugins, str, Path)), *([own.file] if own.names and own.file else [])]
-    named, wrong = _several(systems, str), called(_several(faults, str, Mapping), "")
-    points = load_experiment(experiment, changes, scale, named, plugins=asked, faults=wrong, options=by)
+    named, failing = _several(systems, str), called(_several(faults, str, Mapping), "")
+    points = load_experiment(experiment, changes, scale, named, plugins=asked, faults=failing, options=by)
     wishes = Wishes(
         target=name or _name_of(experiment, points),
         device=device,
