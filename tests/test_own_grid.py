@@ -368,6 +368,10 @@ def test_final_metrics_are_of_the_file_s_own_device_and_of_the_fastest(
     )
     by_device = found.groupby("device")["system"].unique().map(list)
     assert by_device.to_dict() == {"m60": ["concord", "weightgrad"], "h100": ["concord", "local-sgd"]}
+    found = GRID["finals"](plan, "own-gpt", pd.DataFrame(best).assign(workload="own-gpt"))
+    assert asked[-1][:2] == ("finals-muloco-flat", ["muloco-flat"]) and 'compute.device="m60"' in asked[-1][2]
+    beside = found.query("system == 'muloco-flat'")
+    assert beside[["alike", "device", "workload"]].to_numpy().tolist() == [["steps", "m60", "own-gpt"]]
 
 
 def test_a_network_and_a_device_are_settings_of_the_experiment() -> None:

@@ -86,6 +86,7 @@ AGAIN = {
     "dgc": "-by-long-run",
     "demo": "-late",
 }
+BESIDE = {"own": (), "own-gpt": ("muloco-flat",)}  # whose final metrics as well: they make the same steps as ours
 MORE = (1.5, 2, 3, 4, 6, 8)  # times the file's steps, for who has made these before anybody else is there
 PLAYING = Lock()  # of what several cells need
 MAP = Path(__file__).with_name("own_map.py")
@@ -253,7 +254,8 @@ class Cell:
 def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
     """Ours and the best other of the file's own network after as many steps and in as much time, seed by seed.
 
-    On the file's own device, and on the fastest. `cells`: the map so far, as `own_map.py` writes it.
+    On the file's own device, and on the fastest; on the former `BESIDE` after as many steps, too. `cells`: the map so
+    far, as `own_map.py` writes it.
     """
     known = load(tuned(plan, workload))[0].experiment
     own = known.compute.device
@@ -264,23 +266,30 @@ def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
         _finals(plan, workload, "finals" if device == own else f"finals-{device}", device, best.get(device))
         for device in devices
     ]
-    return pd.concat(found, ignore_index=True).assign(workload=workload)
+    more = [
+        _ends(plan, workload, f"finals-{name}", own, [name], WORKLOADS[workload]).assign(alike="steps", device=own)
+        for name in BESIDE[workload]
+        if name in known.systems and name != best.get(own)
+    ]
+    return pd.concat([*found, *more], ignore_index=True).assign(workload=workload)
 
 
 def _finals(plan: Plan, workload: str, folder: str, device: str, other: str | None) -> pd.DataFrame:
     """Of `finals`, one device's."""
-    experiment, steps = tuned(plan, workload), WORKLOADS[workload]
-
-    def play(folder: str, systems: Sequence[str], steps: int) -> pd.DataFrame:
-        at, where = plan.records / workload / folder, settings(f'compute.device="{device}"')
-        return ends_of(played(plan, at, experiment, systems, "--seeds", ",".join(plan.seeds), *where, *length(steps)))
-
-    both = play(folder, [OURS, other] if other else [OURS], steps)
+    steps = WORKLOADS[workload]
+    both = _ends(plan, workload, folder, device, [OURS, other] if other else [OURS], steps)
     rows = [both.assign(alike="steps")]
     if other:
-        longer = play(f"{folder}-longer", [OURS], in_as_much_time(both, steps))
+        longer = _ends(plan, workload, f"{folder}-longer", device, [OURS], in_as_much_time(both, steps))
         rows.append(pd.concat([longer, both.query("system != @OURS")]).assign(alike="time"))
     return pd.concat(rows, ignore_index=True).assign(device=device)
+
+
+def _ends(plan: Plan, workload: str, folder: str, device: str, systems: Sequence[str], steps: int) -> pd.DataFrame:
+    """What systems come to on the file's own network in so many steps."""
+    at, where = plan.records / workload / folder, settings(f'compute.device="{device}"')
+    words = ["--seeds", ",".join(plan.seeds), *where, *length(steps)]
+    return ends_of(played(plan, at, tuned(plan, workload), systems, *words))
 
 
 def wholes(plan: Plan, workload: str, systems: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:

@@ -121,10 +121,10 @@ def of_finals(frame: pd.DataFrame) -> str:
             for name, row in ended.iterrows()
         )
         line = f"- {workload}, {device}, as {'many steps' if alike == 'steps' else 'much time'}: {means}"
-        if len(others := [name for name in by_seed if name != OURS]) == 1:
-            apart = (by_seed[OURS] - by_seed[others[0]]).to_numpy()
+        for name in (each for each in by_seed if each != OURS):
+            apart = (by_seed[OURS] - by_seed[name]).to_numpy()
             wide = half_width(apart) if len(apart) > 1 else nan
-            line += f"; ours less the other's, paired: {apart.mean():+.4g} ± {wide:.2g}"
+            line += f"; ours less {label(name)}'s, paired: {apart.mean():+.4g} ± {wide:.2g}"
         said.append(line + ".")
     return "\n".join(said)
 
