@@ -101,7 +101,7 @@ def averaged_right_then(others: pd.DataFrame) -> pd.DataFrame:
     if "average_s" not in others:
         return others
     then_s = (others["target_s"] + others["average_s"].min()).where(others["copies"].eq(True))
-    return others.assign(held_s=np.fmin(others["held_s"], then_s))
+    return others.assign(held_s=pd.concat([others["held_s"], then_s], axis=1).min(axis=1))
 
 
 def _rows(found: pd.DataFrame) -> pd.DataFrame:
