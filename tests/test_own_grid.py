@@ -348,7 +348,8 @@ def test_final_metrics_are_of_the_file_s_own_device_and_of_the_fastest(
         return chosen
 
     def ends_of(chosen: list[str]) -> pd.DataFrame:
-        return pd.DataFrame({"system": chosen, "seed": 0, "metric": 0.5, "held_s": [10.0, 20.0][: len(chosen)]})
+        ends = {"system": chosen, "seed": 0, "metric": 0.5, "held_s": [10.0, 19.0][: len(chosen)]}
+        return pd.DataFrame(ends).assign(steps=400, mean_step_s=0.0225)  # of 10 s the end takes one
 
     scope = GRID["main"].__globals__
     for name, fake in {"played": play, "ends_of": ends_of, "tuned": lambda plan, workload: "own"}.items():
@@ -361,7 +362,9 @@ def test_final_metrics_are_of_the_file_s_own_device_and_of_the_fastest(
         ("finals-h100", ["concord", "local-sgd"]),
         ("finals-h100-longer", ["concord"]),
     ]
-    assert all("training.steps=800" in words for folder, _, words in asked if "longer" in folder), "of twice the time"
+    assert all("training.steps=800" in words for folder, _, words in asked if "longer" in folder), (
+        "9 s twice, and the end"
+    )
     assert all(
         f'compute.device="{device}"' in words
         for device, (_, _, words) in zip(["m60", "m60", "h100", "h100"], asked, strict=True)
@@ -372,6 +375,12 @@ def test_final_metrics_are_of_the_file_s_own_device_and_of_the_fastest(
     assert asked[-1][:2] == ("finals-muloco-flat", ["muloco-flat"]) and 'compute.device="m60"' in asked[-1][2]
     beside = found.query("system == 'muloco-flat'")
     assert beside[["alike", "device", "workload"]].to_numpy().tolist() == [["steps", "m60", "own-gpt"]]
+
+
+def test_where_the_end_alone_takes_longer_there_is_no_as_much_time() -> None:
+    ends = pd.DataFrame({"system": ["concord", "local-sgd"], "steps": 400, "held_s": [0.26, 0.18]})
+    assert ROWS["in_as_much_time"](ends.assign(mean_step_s=1e-4)) == 0
+    assert ROWS["in_as_much_time"](ends.assign(mean_step_s=5e-4)) == 240
 
 
 def test_a_network_and_a_device_are_settings_of_the_experiment() -> None:

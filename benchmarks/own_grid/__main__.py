@@ -271,7 +271,8 @@ def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
         for name in BESIDE[workload]
         if name in known.systems and name != best.get(own)
     ]
-    return pd.concat([*found, *more], ignore_index=True).assign(workload=workload)
+    rows = pd.concat([*found, *more], ignore_index=True).drop(columns="mean_step_s")
+    return rows.assign(workload=workload)
 
 
 def _finals(plan: Plan, workload: str, folder: str, device: str, other: str | None) -> pd.DataFrame:
@@ -279,8 +280,8 @@ def _finals(plan: Plan, workload: str, folder: str, device: str, other: str | No
     steps = WORKLOADS[workload]
     both = _ends(plan, workload, folder, device, [OURS, other] if other else [OURS], steps)
     rows = [both.assign(alike="steps")]
-    if other:
-        longer = _ends(plan, workload, f"{folder}-longer", device, [OURS], in_as_much_time(both, steps))
+    if other and (as_long := in_as_much_time(both)):
+        longer = _ends(plan, workload, f"{folder}-longer", device, [OURS], as_long)
         rows.append(pd.concat([longer, both.query("system != @OURS")]).assign(alike="time"))
     return pd.concat(rows, ignore_index=True).assign(device=device)
 

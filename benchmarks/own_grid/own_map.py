@@ -124,7 +124,7 @@ def of_finals(frame: pd.DataFrame) -> str:
         for name in (each for each in by_seed if each != OURS):
             apart = (by_seed[OURS] - by_seed[name]).to_numpy()
             wide = half_width(apart) if len(apart) > 1 else nan
-            line += f"; ours less {label(name)}'s, paired: {apart.mean():+.4g} ± {wide:.2g}"
+            line += f"; ours less that of {label(name)}, paired: {apart.mean():+.4g} ± {wide:.2g}"
         said.append(line + ".")
     return "\n".join(said)
 

@@ -132,10 +132,15 @@ def ends_of(run: testbed.Run) -> pd.DataFrame:
     metric = "final_accuracy" if "final_metric" not in run.summary else "final_metric"
     held_s = [float(result.tests["time_s"].max()) for result in run.results]
     found = run.summary.assign(metric=run.summary[metric], held_s=held_s)
-    return found[["system", "seed", "steps", "held_s", "final_loss", "metric"]]
+    return found[["system", "seed", "steps", "held_s", "final_loss", "metric", "mean_step_s"]]
 
 
-def in_as_much_time(ends: pd.DataFrame, steps: int) -> int:
-    """The steps that ours makes while the other makes so many, the end with them; `ends`: see `ends_of`."""
-    held_s = ends.groupby("system")["held_s"].mean()
-    return int(steps * held_s.drop(OURS).iloc[0] / held_s[OURS])
+def in_as_much_time(ends: pd.DataFrame) -> int:
+    """The steps that ours makes while the other makes all of its, the end with them; `ends`: see `ends_of`.
+
+    None, 0, where the end alone takes longer than that.
+    """
+    mean = ends.groupby("system")[["held_s", "steps", "mean_step_s"]].mean()
+    ours, other_s = mean.loc[OURS], mean["held_s"].drop(OURS).iloc[0]
+    end_s = ours["held_s"] - ours["steps"] * ours["mean_step_s"]
+    return max(0, int((other_s - end_s) / ours["mean_step_s"]))
