@@ -16,7 +16,7 @@ Five stages, each of which goes on where it was stopped:
    they are played in every cell; `LATE` ones until the best other is there, and with more than one seed if the first is
    by then. Where one of the rest has made the file's steps before any other system is at the target, and is not there
    itself, it is played with half as many more, and so on (`MORE`): who waits for nobody has steps to spare, and the
-   schedule of its rate is told so. On a network of more regions the steps of stage 2 are the fewest there may be: the
+   schedule of its rate is told so. Ours is until it is there, to tell how late it is. On a network of more regions the steps of stage 2 are the fewest there may be: the
    more parts a batch is in, the more do those need whose workers train each by itself. Whoever is the best there by
    these is played with as many regions, until who is the best was (`confirmed`).
 4. Ours and the best other of the file's own network, on its own device and on the fastest, are played for as many steps
@@ -190,7 +190,8 @@ class Cell:
         first_s = ahead(others, "target_s").min()
         for name in whole:
             for steps in (int(self.base.steps * times) for times in MORE):
-                if is_there(whole[name]) or whole[name].summary["time_s"].mean() >= first_s:
+                too_late = name != OURS and whole[name].summary["time_s"].mean() >= first_s
+                if is_there(whole[name]) or too_late:  # of ours it is told how late it is
                     break
                 whole[name] = self._play(f"{name}-{steps}-steps", [name], *all_, *at_most(steps))
         rows = [of_played(run, self._end_s(run) if name == OURS else 0.0) for name, run in whole.items()]
