@@ -236,16 +236,17 @@ def test_who_is_late_is_played_no_longer_than_the_best_takes_and_again_where_it_
 
 
 @pytest.mark.parametrize(
-    ("there_at", "other_s", "played"),
+    ("name", "there_at", "other_s", "more"),
     [
-        (400, 3.0, ["concord"]),
-        (1200, 9.0, ["concord", *(f"concord-{steps}-steps" for steps in (600, 800, 1200))]),
-        (1200, 1.4, ["concord", "concord-600-steps"]),  # whose 1.5 s are more than that
-        (9999, None, ["concord", *(f"concord-{steps}-steps" for steps in (600, 800, 1200, 1600, 2400, 3200))]),
+        ("weightgrad", 400, 3.0, []),
+        ("weightgrad", 1200, 9.0, [600, 800, 1200]),
+        ("weightgrad", 1200, 1.4, [600]),  # whose 1.5 s are more than that
+        ("weightgrad", 9999, None, [600, 800, 1200, 1600, 2400, 3200]),
+        ("concord", 1200, 1.4, [600, 800, 1200]),  # of ours it is told how late it is
     ],
 )
 def test_who_overlaps_has_as_many_steps_as_it_makes_in_the_time_of_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there_at: int, other_s: float | None, played: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, there_at: int, other_s: float | None, more: list[int]
 ) -> None:
     """400 steps take it a second; it is at the target only in a run of `there_at` steps or more."""
     names: list[str] = []
@@ -257,15 +258,20 @@ def test_who_overlaps_has_as_many_steps_as_it_makes_in_the_time_of_the_others(
         return SimpleNamespace(summary=summary, folder=folder)
 
     others = pd.DataFrame({"system": "baseline", "seed": [0, 1], "target_s": [other_s, other_s]})
-    for name, found in {"of_others": others, "of_played": others, "needed_by": 9, "closing": 0.1}.items():
-        monkeypatch.setitem(GRID["main"].__globals__, name, lambda *_, found=found: found)
+    for fake, found in {"of_others": others, "of_played": others, "needed_by": 9, "closing": 0.1}.items():
+        monkeypatch.setitem(GRID["main"].__globals__, fake, lambda *_, found=found: found)
     monkeypatch.setitem(GRID["main"].__globals__, "played", play)
     known = GRID["Others"](SimpleNamespace(folder=tmp_path), pd.DataFrame({"steps": [9.0]}), {"baseline": 0}, [])
     none_arrives = GRID["Others"](SimpleNamespace(folder=tmp_path), pd.DataFrame({"steps": []}), {"cocod-800": 800}, [])
-    base = GRID["Base"]("own.toml", {"": known, "-seldom": none_arrives}, ["concord"], 400, 2, "m60")
+    base = GRID["Base"]("own.toml", {"": known, "-seldom": none_arrives}, [name], 400, 2, "m60")
     plan = GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path)
     GRID["Cell"](plan, "own", base, "lan", "m60").measured()
-    assert names == [played[0], "timed", *played[1:], "end"]
+    assert names == [
+        name,
+        "timed",
+        *(f"{name}-{steps}-steps" for steps in more),
+        *(["end"] if name == "concord" else []),
+    ]
 
 
 def test_a_play_of_a_system_that_was_searched_again_since_is_refused(
