@@ -11,14 +11,15 @@ Five stages, each of which goes on where it was stopped:
    longer than it was tuned for here, is played with `LONGER` ones beside its own, each as one more system; and who is
    first wherever a round is dear with `SELDOM` ones, of which one round may be all it needs, and twice the file's
    steps.
-3. In every cell all others are timed (`--timing-only`, with the sizes that stage 2 recorded): their time to the target
-   is when the steps of stage 2 are done here. Of those that go by the network (`OVERLAPS`) the steps depend on it, and
-   they are played in every cell; `LATE` ones until the best other is there, and with more than one seed if the first is
-   by then. Where one of the rest has made the file's steps before any other system is at the target, and is not there
-   itself, it is played with half as many more, and so on (`MORE`): who waits for nobody has steps to spare, and the
-   schedule of its rate is told so. Ours is until it is there, to tell how late it is. On a network of more regions the steps of stage 2 are the fewest there may be: the
-   more parts a batch is in, the more do those need whose workers train each by itself. Whoever is the best there by
-   these is played with as many regions, until who is the best was (`confirmed`).
+3. In every cell all others are timed (`--timing-only`, with the sizes that stage 2 recorded): their time to the
+   target is when the steps of stage 2 are done here. Of those that go by the network (`OVERLAPS`) the steps depend on
+   it, and they are played in every cell; `LATE` ones until the best other is there, and with more than one seed if
+   the first is by then. Where one of the rest has made the file's steps before any other system is at the target, and
+   is not there itself, it is played with half as many more, and so on (`MORE`): who waits for nobody has steps to
+   spare, and the schedule of its rate is told so. Ours is until it is there, to tell how late it is. On a network of
+   more regions the steps of stage 2 are the fewest there may be: the more parts a batch is in, the more do those need
+   whose workers train each by itself. Whoever is the best there by these is played with as many regions, until who is
+   the best was (`confirmed`).
 4. Ours and the best other of the file's own network, on its own device and on the fastest, are played for as many steps
    each, for the final metric; and ours for as many as it makes in the other's time.
 5. Where ours is at least twice as soon as who waits for over half of its time, that one is played there, too.
