@@ -49,7 +49,8 @@ def draw(trials: pd.DataFrame, target: str) -> Sheet:
 
 
 def _panel(axes: Axes, system: str, trials: pd.DataFrame) -> None:
-    color, best = look(system).color, trials["score"].idxmin()
+    color = look(system).color
+    best = trials.sort_values(["reached", "score"], ascending=[False, True], kind="stable").index[0]  # as `tune` takes
     trials = trials.assign(score=trials["score"].clip(lower=LEAST_S))
     for reached, some in trials.groupby("reached"):
         face = color if reached else "none"
