@@ -17,7 +17,7 @@ from testbed.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from testbed.experiment.schema import Experiment
-    from testbed.harness.plan import Candidate, LeftOut
+    from testbed.harness.candidates import Candidate, LeftOut
 
 EPILOG = """\
 Which system, which period, how many bits; how long is a step and what does a day's egress cost: every system of a short
@@ -90,6 +90,7 @@ def _plan(options: argparse.Namespace) -> int:
 def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, Candidate], LeftOut]:
     """The timing-only experiment that is asked about, what is known of its systems, and which are left out."""
     from testbed.fabrics.registry import FABRICS, virtual
+    from testbed.harness import candidates
     from testbed.harness import plan as plans
 
     common: dict[str, Any] = {"compute.math": "none", "run.fabric": "virtual", "run.link_interval_s": 1e9}
@@ -101,8 +102,8 @@ def _experiment(options: argparse.Namespace) -> tuple[Experiment, dict[str, Cand
         common["topology.lan_mbit"] = options.lan
     if options.batch is not None:
         common["training.batch_size"] = options.batch
-    known = plans.candidates()
-    left_out = plans.LeftOut()
+    known = candidates.candidates()
+    left_out = candidates.NOBODY
     if options.file:
         known = {name: each for name, each in known.items() if not each.options}  # there they may have others
         given = {"--gradient": options.gradient, "--parameters": options.parameters, "--model": options.model}
@@ -126,17 +127,17 @@ def _without_file(
 ) -> tuple[Experiment, LeftOut]:
     """The experiment that the options describe by themselves, and which systems are left out of it."""
     from testbed.experiment import load
-    from testbed.harness import plan as plans
+    from testbed.harness import candidates
 
     if options.scale:
         raise InputError(f"--scale {options.scale}: it is a table of an experiment file; name the file as well")
     settings = load.parse_changes(options.settings)
     by = given_by({"--set": [*settings], **short(options, SHORT.values())})
     options.workers = options.workers or 1
-    left_out = plans.LeftOut()
+    left_out = candidates.NOBODY
     if not options.systems:
-        rings = plans.too_long(known, len(options.regions) * options.workers)
-        left_out = plans.LeftOut(plans.unlisted(known), rings)
+        rings = candidates.too_long(known, len(options.regions) * options.workers)
+        left_out = candidates.LeftOut(candidates.unlisted(known), rings)
     wanted = options.systems or tuple(name for name in known if name not in left_out.rings)
     systems = {name: known[name].options | _of(known, name) if name in known else {} for name in wanted}
     model = _model(options)
@@ -156,13 +157,13 @@ def _sized(experiment: Experiment) -> tuple[Experiment, LeftOut]:
     """The experiment without those whose messages have sizes that nobody knows, unless that is all of them."""
     from msgspec.structs import replace
 
-    from testbed.harness import plan as plans
+    from testbed.harness import candidates
 
-    unsized = plans.unsized(experiment)
+    unsized = candidates.unsized(experiment)
     rest = {name: options for name, options in experiment.systems.items() if name not in unsized}
     if not rest:
-        return experiment, plans.LeftOut()  # which is refused, in words
-    return replace(experiment, systems=rest), plans.LeftOut(unsized=unsized)
+        return experiment, candidates.NOBODY  # which is refused, in words
+    return replace(experiment, systems=rest), candidates.LeftOut(unsized=unsized)
 
 
 def _of(known: Any, name: str) -> dict[str, str]:

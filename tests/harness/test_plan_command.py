@@ -15,6 +15,7 @@ from testbed.cli.command_line import main
 from testbed.errors import InputError
 from testbed.experiment.load import from_dict
 from testbed.experiment.schema import Experiment
+from testbed.harness import candidates
 from testbed.harness import plan as plans
 from testbed.report.numbers.summary import read
 
@@ -81,7 +82,7 @@ def test_any_period_follows_from_one(period: int, system: str, tmp_path: Path) -
 
 def test_where_the_lan_holds_a_server_up_rings_are_recommended() -> None:
     rings = {"hierarchical-allreduce": RINGS["hierarchical-allreduce"]}
-    plan = plans.ask(asked({"baseline": {}, **rings}, workers_per_region=32, lan_mbit=1e3), plans.candidates())
+    plan = plans.ask(asked({"baseline": {}, **rings}, workers_per_region=32, lan_mbit=1e3), candidates.candidates())
     baseline, hierarchical = plan.options
     assert baseline.step_s > 5 * hierarchical.step_s
     found = plan.recommended(hierarchical.share)
@@ -90,7 +91,7 @@ def test_where_the_lan_holds_a_server_up_rings_are_recommended() -> None:
 
 @pytest.mark.slow
 def test_a_ring_of_many_is_left_out_unless_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert plans.too_long(plans.candidates(), plans.LONGEST_RING) == ()
+    assert candidates.too_long(candidates.candidates(), candidates.LONGEST_RING) == ()
     assert main([*QUESTION, "--workers", "9", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     systems = {row["system"] for row in answer["systems"]}
@@ -99,9 +100,9 @@ def test_a_ring_of_many_is_left_out_unless_it_is_named(capsys: pytest.CaptureFix
 
 
 def test_systems_that_are_not_on_the_short_list_are_said_to_be_left_out() -> None:
-    short = plans.unlisted(plans.candidates())
+    short = candidates.unlisted(candidates.candidates())
     assert {"weightgrad", "dgc"} < set(short) and not set(short) & {"baseline", "diloco"}
-    [note] = plans.LeftOut(short).notes
+    [note] = candidates.LeftOut(short).notes
     assert note.startswith(f"Left out: {', '.join(short)};") and "--systems names others" in note
 
 
@@ -143,7 +144,7 @@ def test_the_first_that_has_the_share_is_recommended() -> None:
 
 def test_in_whatever_order_systems_are_named_the_least_departure_is_recommended() -> None:
     named: dict[str, Any] = {"mine": {"of": "fp16"}} | dict(reversed(SYSTEMS.items()))
-    plan = plans.ask(asked(named, lan_mbit=1e5), plans.candidates())
+    plan = plans.ask(asked(named, lan_mbit=1e5), candidates.candidates())
     assert [option.name for option in plan.options] == [*SYSTEMS, "mine"], "one that is not known comes last"
     found = plan.recommended(min(option.share for option in plan.options))
     assert found is not None and found.name == "baseline"
@@ -189,7 +190,7 @@ def test_the_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "not known for this model" in said
     answer = json.loads((tmp_path / "plan.json").read_text())
     assert answer["asked"]["parameters"] == 325_000_000 and answer["asked"]["gradient_s"] == pytest.approx(0.8)
-    assert {row["system"] for row in answer["systems"]} == set(plans.candidates())
+    assert {row["system"] for row in answer["systems"]} == set(candidates.candidates())
     links = answer["asked"]["wan_mbit"]
     assert all(
         row["day_bytes"].keys() <= links.keys() == row["day_usd"].keys() | links.keys() for row in answer["systems"]
