@@ -5,7 +5,7 @@ Sums are checked with an outer rate of 1; `protocols/test_accounts.py` has what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -18,10 +18,12 @@ from testbed.errors import InputError
 from testbed.layout import Layout
 from testbed.message import Message
 from testbed.record.events import Absent, LinkBytes, StepDone
+from testbed.roles.node import Node
 from testbed.roles.roles import Kind, Roles
 from testbed.systems import Task
 from testbed.systems.concord import Concord, ConcordOptions, WorkerState
 from testbed.systems.protocols.accounts import Accounts, Books
+from testbed.systems.protocols.inbox import Inbox
 from testbed.wan.profile import Link, Profile
 from testbed.workloads.config import Training
 from testbed.workloads.muon import Muon
@@ -85,21 +87,25 @@ class Steps:
 
     def __init__(self, patch: pytest.MonkeyPatch, roles: Roles) -> None:
         self.made = torch.zeros(TWO.size, dtype=torch.float64)
-        workers, update, go_on = len(roles.workers), Concord._update, Accounts.go_on
+        workers, update = len(roles.workers), Concord._update
 
         def counted(system: Concord, state: WorkerState, gradient: torch.Tensor, step: int) -> None:
             before = state.weights.double()
             update(system, state, gradient, step)
             self.made += (state.weights.double() - before) / workers
 
-        def going_on(accounts: Accounts, books: Books, momentum: float) -> None:
-            before = books.total.double()
-            go_on(accounts, books, momentum)
-            share = 1 if len(books.counted) == len(roles.lpss or roles.workers) else 1 / len(roles.regions)
-            self.made += share * (books.total.double() - before)[: TWO.size]
+        def noticed(method: Callable[..., None]) -> Callable[..., None]:
+            def noticing(accounts: Accounts, books: Books, momentum: float) -> None:
+                before = books.total.double()
+                method(accounts, books, momentum)
+                share = 1 if len(books.counted) == len(roles.lpss or roles.workers) else 1 / len(roles.regions)
+                self.made += share * (books.total.double() - before)[: TWO.size]
+
+            return noticing
 
         patch.setattr(Concord, "_update", counted)
-        patch.setattr(Accounts, "go_on", going_on)
+        for method in (Accounts.go_on, Accounts.take_back):
+            patch.setattr(Accounts, method.__name__, noticed(method))
 
 
 def total(states: Mapping[str, Any], roles: Roles) -> torch.Tensor:
@@ -209,6 +215,25 @@ def test_every_worker_ends_with_the_average_to_the_bit(
         assert played.states[name].step == STEPS
     for server in (task.roles.global_server, *task.roles.lpss):
         assert torch.equal(played.states[server].books.total, first), server
+
+
+@pytest.mark.parametrize("more", [{"outer_rate": 1.4}, {"outer_momentum": 0.6}])
+def test_the_end_is_the_mean_of_the_copies_however_much_servers_have_gone_on(
+    more: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody has heard of, and no step can answer, is left out of it."""
+    copies, tell_last = {}, Concord._tell_last
+
+    async def telling(system: Concord, node: Node, state: WorkerState, inbox: Inbox) -> None:
+        copies[node.name] = state.weights.clone()
+        await tell_last(system, node, state, inbox)
+
+    monkeypatch.setattr(Concord, "_tell_last", telling)
+    options = {"lan": "together", "error": 0.0, "end_error": 0.0}
+    two = task_of(regions="bc")  # to which the server is as far
+    plain, ended = (play("concord", two, FAR, options | each) for each in ({"outer_rate": 1.0}, more))
+    assert float((ended.models["full"] - plain.models["full"]).abs().max()) > 0.01, "nothing was counted again"
+    torch.testing.assert_close(ended.models["full"], torch.stack([*copies.values()]).mean(0), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -24,14 +24,16 @@ server's last three lines leave as it was whatever p is.
 
 At any moment, with rounds under way, this is z + sum of share (x - a), less the s of rounds that have been counted.
 
-A run may end with the same vector at every member. Each sends what is left, x - a and less the s of a round that is
-still under way, in a finer code and behind that round, whose answer nobody needs any more; then z itself is told, as
-what it differs by from the vector that all began at, which all know, and what is decoded of that is z and every x from
-then on. What these two codes leave out is dropped, which is the only time that the kept sum changes.
-
 A member may have what it tells counted g times: it sends q = C(g (x - a)), and s = D(q) / g is what leaves x. Then a
 round that is counted adds (g - 1) share s to the kept sum, once, as s itself is. Or a server's z goes on, before it is
 told, by Nesterov's momentum: v <- m v + what rounds have added since; z <- z + m v. Then m v is added to the sum.
+
+A run may end with the same vector at every member. Each sends what is left, x - a and less the s of a round that is
+still under way, in a finer code and behind that round, whose answer nobody needs any more; then z itself is told, as
+what it differs by from the vector that all began at, which all know, and what is decoded of that is z and every x from
+then on. What these two codes leave out is dropped, which is the only time that the kept sum changes but for this: what
+was added to it for members who will never hear of it is taken off again, since no step of theirs can answer it. So who
+has a round under way sends x - a - g s, and the server takes share m v off z for each who has not heard of that.
 
 Messages are lost where a role dies. Rounds have numbers, a server remembers the last one that it counted, and who is
 back asks (`ask`, `reply`, `settle`): rounds that were counted are taken out of x, others stay in it, and z itself
@@ -66,6 +68,7 @@ class Member:
     told: torch.Tensor
     sent: torch.Tensor
     behind: torch.Tensor
+    times: list[float] = field(default_factory=list)  # that each round under way is to be counted
     number: int = 0
     closed: int = 0
     questions: int = 0  # that it has asked
@@ -148,8 +151,11 @@ class Accounts:
         return self._open(member, x, self.codes.up[member.coarse], key, times)
 
     def send_last(self, member: Member, x: torch.Tensor, key: Key) -> Sequence:
-        """Open the last round, in the finer code."""
-        return self._open(member, x, self.codes.last, key)
+        """Open the last round, in the finer code; what is counted more than once of one under way it takes back."""
+        beyond = (member.times[0] - 1) * member.sent if member.times else torch.zeros_like(member.sent)
+        buffers = self._open(member, x - beyond, self.codes.last, key)
+        (member.behind if len(member.behind) else member.sent).add_(beyond)
+        return buffers
 
     def _open(self, member: Member, x: torch.Tensor, code: Any, key: Key, times: float = 1.0) -> Sequence:
         """Open a round, behind one that may be under way."""
@@ -159,6 +165,7 @@ class Accounts:
             member.behind = part
         else:
             member.sent = part
+        member.times.append(times)
         member.number += 1
         return buffers
 
@@ -187,6 +194,10 @@ class Accounts:
             books.velocity = torch.zeros_like(books.total)
         books.velocity.mul_(momentum).add_(books.parts)
         books.total.add_(books.velocity, alpha=momentum)
+
+    def take_back(self, books: Books, momentum: float) -> None:
+        """z goes on by that no more for one member, which will not hear of it."""
+        books.total.sub_(books.velocity, alpha=momentum / len(books.counted))
 
     def forget_velocity(self, books: Books) -> None:
         """Where rounds are prompt: what was a direction then says nothing of a late round that comes long after."""
@@ -234,12 +245,14 @@ class Accounts:
             member.sent, member.behind = member.behind, member.behind.new_empty(0)
         else:
             member.sent.zero_()
+        del member.times[:1]  # of one that began afresh, and forgot it, there is none
         member.closed += 1
         return change
 
     def _close_all(self, member: Member) -> None:
         member.sent.zero_()
         member.behind = member.behind.new_empty(0)
+        member.times.clear()
         member.closed = member.number
 
     # The end

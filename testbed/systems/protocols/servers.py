@@ -187,6 +187,7 @@ class AveragingServers(System):
             await node.send(peer, await node.compute(work, self.accounts.reply, state.books, place, message, step))
             return
         last, before = message.kind == "last", [put for who, put in desk.put_by if who == peer]
+        answered = state.books.counted[place] - (peer in desk.owed)
         if not self.accounts.follows(state.books, place, message, len(before)):
             await node.send(peer, Message(BACK, 0))
             return
@@ -197,6 +198,8 @@ class AveragingServers(System):
             work = self.accounts.counting(each, each.kind == "last")
             await node.compute(work, self.accounts.count, state.books, place, each, each.kind == "last")
         if last:
+            if int(message.numbers[2]) < answered and len(state.books.velocity):
+                await node.compute(self.accounts.passes(3), self.accounts.take_back, state.books, self.outer_momentum)
             desk.forget(peer)
             desk.last.add(peer)
             return
@@ -219,7 +222,7 @@ class AveragingServers(System):
         first, stream = state.told, self.task.roles.stream_of(node.name)
         state.told += len(due)
         key = Key(self.task.seed, stream, first)
-        coarse, momentum = self.coarse(state), self.momentum(state, places)
+        coarse, momentum = self.coarse(state), self.momentum(state, places) if not desk.last else 0.0
         if momentum:
             await node.compute(self.accounts.passes(5), self.accounts.go_on, state.books, momentum)
         else:
@@ -345,10 +348,11 @@ class AveragingServers(System):
     # The end
 
     async def send_last(self, node: Node, link: Member, x: torch.Tensor, step: int) -> None:
-        """Send what the server has not been told yet."""
+        """Send what the server has not been told yet, and which of its answers was the last to come."""
         key = Key(self.task.seed, self.task.roles.stream_of(node.name), step)
         buffers = await node.compute(self.accounts.sending_last, self.accounts.send_last, link, x, key)
-        await node.send(node.server, Message("last", step, buffers, (float(step), float(link.number))))
+        numbers = (float(step), float(link.number), float(link.closed))
+        await node.send(node.server, Message("last", step, buffers, numbers))
 
     async def _end(self, node: Node, state: ServerState, desk: Desk) -> None:
         """All have sent their last: so does an LPS, and the global server tells the mean; that is then passed on."""

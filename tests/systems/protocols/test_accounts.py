@@ -35,6 +35,7 @@ class OneLink:
         self.up: deque[Message] = deque()
         self.down: deque[Message] = deque()
         self.put_by: deque[Message] = deque()
+        self.beyond = torch.zeros_like(self.x)
         self.owed = self.closing = False
         self.steps = 0
 
@@ -58,6 +59,7 @@ class OneLink:
 
     def last(self) -> None:
         if not (self.member.asking or self.closing or len(self.member.behind)):
+            self.beyond = (self.times - 1) * self.member.sent
             self._told(self.accounts.send_last(self.member, self.x, Key(0, 0, self.steps)), "last")
             self.closing = True
 
@@ -99,6 +101,8 @@ class OneLink:
         self.accounts.count(self.books, 0, message, message.kind == "last")
         if message.kind != "last":  # z has what was told; once is what was made
             self.made = self.made + (1 - 1 / self.times) * (self.books.total - before)
+        else:  # and no more of a round that is still under way
+            self.made = self.made - self.beyond
         self.owed = message.kind != "last"
 
     def answer(self) -> None:
