@@ -95,9 +95,9 @@ class Steps:
             self.made += (state.weights.double() - before) / workers
 
         def noticed(method: Callable[..., None]) -> Callable[..., None]:
-            def noticing(accounts: Accounts, books: Books, momentum: float) -> None:
+            def noticing(accounts: Accounts, books: Books, *arguments: Any) -> None:
                 before = books.total.double()
-                method(accounts, books, momentum)
+                method(accounts, books, *arguments)
                 share = 1 if len(books.counted) == len(roles.lpss or roles.workers) else 1 / len(roles.regions)
                 self.made += share * (books.total.double() - before)[: TWO.size]
 

@@ -32,8 +32,9 @@ A run may end with the same vector at every member. Each sends what is left, x -
 still under way, in a finer code and behind that round, whose answer nobody needs any more; then z itself is told, as
 what it differs by from the vector that all began at, which all know, and what is decoded of that is z and every x from
 then on. What these two codes leave out is dropped, which is the only time that the kept sum changes but for this: what
-was added to it for members who will never hear of it is taken off again, since no step of theirs can answer it. So who
-has a round under way sends x - a - g s, and the server takes share m v off z for each who has not heard of that.
+was added to it and nobody who makes steps has heard of is taken off again, since no step can answer it. So who has a
+round under way sends x - a - g s, and the server takes share m v off z for each who has not heard of that. A member
+that is a server has heard of an answer once its own members have been told since: else it takes (g - 1) s back, too.
 
 Messages are lost where a role dies. Rounds have numbers, a server remembers the last one that it counted, and who is
 back asks (`ask`, `reply`, `settle`): rounds that were counted are taken out of x, others stay in it, and z itself
@@ -68,7 +69,8 @@ class Member:
     told: torch.Tensor
     sent: torch.Tensor
     behind: torch.Tensor
-    times: list[float] = field(default_factory=list)  # that each round under way is to be counted
+    over: torch.Tensor  # (g - 1) s of the latest that is closed, where g is not 1; else empty
+    times: list[float] = field(default_factory=list)  # g of each that is under way
     number: int = 0
     closed: int = 0
     questions: int = 0  # that it has asked
@@ -91,7 +93,8 @@ class Books:
     """A server's side of all its links: z, each member's b, and the latest round that was counted of each.
 
     `same` has equal numbers for members whose b is equal. `parts` is what has been added to z since the last answer, by
-    the members of `heard`; `credited` are those who have credit. `velocity` is v, empty as long as there is none.
+    the members of `heard`; `credited` are those who have credit. `velocity` is v, empty as long as there is none;
+    `went_on` is the round of each member that the first answer with its last move is, or was, to.
     """
 
     total: torch.Tensor
@@ -101,6 +104,7 @@ class Books:
     velocity: torch.Tensor
     counted: list[int]
     same: list[int]
+    went_on: list[int]
     heard: list[int] = field(default_factory=list)
     credited: list[int] = field(default_factory=list)
 
@@ -136,13 +140,15 @@ class Accounts:
 
     def member(self) -> Member:
         """One that has sent nothing."""
-        return Member(self.start.clone(), torch.zeros_like(self.start), self.start.new_empty(0))
+        none = self.start.new_empty(0)
+        return Member(self.start.clone(), torch.zeros_like(self.start), none, none)
 
     def books(self, members: int) -> Books:
         """Of a server with so many members."""
         x, told = self.start, self.start.repeat(members, 1)
         none, numbers = x.new_empty(0), [0] * members
-        return Books(x.clone(), told, torch.zeros_like(told), torch.zeros_like(x), none, numbers, [*numbers])
+        credit, parts = torch.zeros_like(told), torch.zeros_like(x)
+        return Books(x.clone(), told, credit, parts, none, numbers, [*numbers], [*numbers])
 
     # A round
 
@@ -150,9 +156,16 @@ class Accounts:
         """Open a round with what x differs by from what was told, to be counted so many times."""
         return self._open(member, x, self.codes.up[member.coarse], key, times)
 
-    def send_last(self, member: Member, x: torch.Tensor, key: Key) -> Sequence:
-        """Open the last round, in the finer code; what is counted more than once of one under way it takes back."""
-        beyond = (member.times[0] - 1) * member.sent if member.times else torch.zeros_like(member.sent)
+    def send_last(self, member: Member, x: torch.Tensor, key: Key, heard: int) -> Sequence:
+        """Open the last round, in the finer code, which takes back what is counted again and was not heard of in time.
+
+        `heard`: the latest round whose answer steps were made with, here or by those below.
+        """
+        beyond = torch.zeros_like(member.sent)
+        if len(member.over) and heard < member.closed:
+            beyond += member.over
+        if member.times:
+            beyond += (member.times[0] - 1) * member.sent
         buffers = self._open(member, x - beyond, self.codes.last, key)
         (member.behind if len(member.behind) else member.sent).add_(beyond)
         return buffers
@@ -188,12 +201,13 @@ class Accounts:
         """
         return int(message.numbers[1]) == books.counted[place] + put_by + 1
 
-    def go_on(self, books: Books, momentum: float) -> None:
-        """z goes on by a momentum of what has been added to it, once, before it is told."""
+    def go_on(self, books: Books, places: Sequence[int], momentum: float) -> None:
+        """z goes on by a momentum of what has been added to it, once, before some members are told."""
         if not len(books.velocity):
             books.velocity = torch.zeros_like(books.total)
         books.velocity.mul_(momentum).add_(books.parts)
         books.total.add_(books.velocity, alpha=momentum)
+        books.went_on = [number + (place not in places) for place, number in enumerate(books.counted)]
 
     def take_back(self, books: Books, momentum: float) -> None:
         """z goes on by that no more for one member, which will not hear of it."""
@@ -241,17 +255,18 @@ class Accounts:
         change: torch.Tensor = self.codes.down[0].decode(message.buffers)
         member.told.add_(change)
         change.sub_(member.sent)
+        times = member.times.pop(0) if member.times else 1.0  # one that began afresh has forgotten it
+        member.over = (times - 1) * member.sent if times != 1 else member.behind.new_empty(0)
         if len(member.behind):
             member.sent, member.behind = member.behind, member.behind.new_empty(0)
         else:
             member.sent.zero_()
-        del member.times[:1]  # of one that began afresh, and forgot it, there is none
         member.closed += 1
         return change
 
     def _close_all(self, member: Member) -> None:
         member.sent.zero_()
-        member.behind = member.behind.new_empty(0)
+        member.behind = member.over = member.behind.new_empty(0)
         member.times.clear()
         member.closed = member.number
 
@@ -296,6 +311,7 @@ class Accounts:
         A server that began afresh has forgotten what it counted: that is lost rather than counted twice.
         """
         self._note(books, [place], books.total)
+        books.went_on[place] = 0
         if books.counted[place] < int(question.numbers[2]):
             books.counted[place] = int(question.numbers[3])
         numbers = (float(step), float(books.counted[place]), question.numbers[1])

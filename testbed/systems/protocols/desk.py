@@ -52,6 +52,8 @@ class ServerState:
     made: int = 0  # the furthest of its members
     told: int = 0  # answers, which numbers them
     answers: int = 0  # times it has answered since the last round on the link above
+    # Of that link, the latest round whose answer the last answer but one to members had in it, and the last.
+    passed_on: list[int] = field(default_factory=lambda: [0, 0])
 
 
 @dataclass

@@ -187,25 +187,32 @@ class AveragingServers(System):
             await node.send(peer, await node.compute(work, self.accounts.reply, state.books, place, message, step))
             return
         last, before = message.kind == "last", [put for who, put in desk.put_by if who == peer]
-        answered = state.books.counted[place] - (peer in desk.owed)
         if not self.accounts.follows(state.books, place, message, len(before)):
             await node.send(peer, Message(BACK, 0))
             return
         if peer in desk.owed and not last:
             desk.put_by.append((peer, message))
             return
+        if last:
+            await self._take_back(node, state, place, int(message.numbers[2]), peer in desk.owed)
         for each in [*before, message]:
             work = self.accounts.counting(each, each.kind == "last")
             await node.compute(work, self.accounts.count, state.books, place, each, each.kind == "last")
         if last:
-            if int(message.numbers[2]) < answered and len(state.books.velocity):
-                await node.compute(self.accounts.passes(3), self.accounts.take_back, state.books, self.outer_momentum)
             desk.forget(peer)
             desk.last.add(peer)
             return
         state.reports[place] = [*Report(*message.numbers[2:])]
         desk.owed.add(peer)
         desk.since_s = min(desk.since_s, node.now())
+
+    async def _take_back(self, node: Node, state: ServerState, place: int, heard: int, owed: bool) -> None:
+        """A member makes no more steps, and may not have heard of the latest answer, nor of a momentum's last move."""
+        books = state.books
+        if heard < books.counted[place] - owed:
+            state.passed_on = state.passed_on[:1] * 2
+        if len(books.velocity) and heard < books.went_on[place]:
+            await node.compute(self.accounts.passes(3), self.accounts.take_back, books, self.outer_momentum)
 
     async def _answer(self, node: Node, state: ServerState, desk: Desk) -> None:
         """Answer all who are owed it once all are there; and again where all have begun a second round."""
@@ -222,10 +229,10 @@ class AveragingServers(System):
         first, stream = state.told, self.task.roles.stream_of(node.name)
         state.told += len(due)
         key = Key(self.task.seed, stream, first)
-        coarse, momentum = self.coarse(state), self.momentum(state, places) if not desk.last else 0.0
-        if momentum:
-            await node.compute(self.accounts.passes(5), self.accounts.go_on, state.books, momentum)
-        else:
+        coarse, momentum = self.coarse(state), self.momentum(state, places)
+        if momentum and not desk.last:
+            await node.compute(self.accounts.passes(5), self.accounts.go_on, state.books, places, momentum)
+        elif not momentum:
             self.accounts.forget_velocity(state.books)
         answers = await node.compute(self.accounts.answering, self.accounts.answer, state.books, places, key, coarse)
         numbers = [float(state.furthest), float(state.period), self.scale(node.name, state.rhythm), float(coarse)]
@@ -235,6 +242,7 @@ class AveragingServers(System):
             message = Message("answer", number, buffers, tuple(numbers))
             await node.broadcast([desk.members[place] for place in alike], message)
         desk.owed.difference_update(due)
+        state.passed_on = [state.passed_on[1], state.link.closed]
         state.answers += not desk.asked_above
         desk.since_s, desk.asked_above = inf, False
 
@@ -347,12 +355,11 @@ class AveragingServers(System):
 
     # The end
 
-    async def send_last(self, node: Node, link: Member, x: torch.Tensor, step: int) -> None:
-        """Send what the server has not been told yet, and which of its answers was the last to come."""
+    async def send_last(self, node: Node, link: Member, x: torch.Tensor, step: int, heard: int) -> None:
+        """Send what the server has not been told yet; `heard`: the latest of its answers that steps were made with."""
         key = Key(self.task.seed, self.task.roles.stream_of(node.name), step)
-        buffers = await node.compute(self.accounts.sending_last, self.accounts.send_last, link, x, key)
-        numbers = (float(step), float(link.number), float(link.closed))
-        await node.send(node.server, Message("last", step, buffers, numbers))
+        buffers = await node.compute(self.accounts.sending_last, self.accounts.send_last, link, x, key, heard)
+        await node.send(node.server, Message("last", step, buffers, (float(step), float(link.number), float(heard))))
 
     async def _end(self, node: Node, state: ServerState, desk: Desk) -> None:
         """All have sent their last: so does an LPS, and the global server tells the mean; that is then passed on."""
@@ -362,7 +369,7 @@ class AveragingServers(System):
         if desk.mean is None and node.name != node.global_server:
             if not (desk.told_above or state.link.asking or len(state.link.behind)):
                 desk.told_above = True
-                await self.send_last(node, state.link, state.books.total, state.furthest)
+                await self.send_last(node, state.link, state.books.total, state.furthest, state.passed_on[1])
             return
         places = [desk.members.index(peer) for peer in desk.members if peer in desk.last]
         if desk.mean is None:

@@ -60,7 +60,8 @@ class OneLink:
     def last(self) -> None:
         if not (self.member.asking or self.closing or len(self.member.behind)):
             self.beyond = (self.times - 1) * self.member.sent
-            self._told(self.accounts.send_last(self.member, self.x, Key(0, 0, self.steps)), "last")
+            heard = self.member.closed
+            self._told(self.accounts.send_last(self.member, self.x, Key(0, 0, self.steps), heard), "last")
             self.closing = True
 
     def _told(self, buffers: Sequence, kind: str) -> None:
@@ -110,7 +111,7 @@ class OneLink:
             if self.momentum:  # z goes on as Nesterov's does: by m (m v + what was added)
                 self.velocity = self.momentum * self.velocity + self.books.parts
                 self.made = self.made + self.momentum * self.velocity
-                self.accounts.go_on(self.books, self.momentum)
+                self.accounts.go_on(self.books, [0], self.momentum)
             [(_, buffers)] = self.accounts.answer(self.books, [0], Key(0, 1, self.steps), bool(self.steps % 3))
             self.down.append(Message("answer", 0, buffers))
             self.owed = False
@@ -164,10 +165,10 @@ def test_nothing_is_lost_and_all_counts_as_often_as_it_should(
 def test_a_momentum_ends_with_the_late_rounds_that_it_is_of() -> None:
     link = OneLink(0.0)
     link.books.parts = torch.ones_like(link.x)
-    link.accounts.go_on(link.books, 0.5)
+    link.accounts.go_on(link.books, [0], 0.5)
     link.accounts.forget_velocity(link.books)
     before = link.books.total.clone()
-    link.accounts.go_on(link.books, 0.5)
+    link.accounts.go_on(link.books, [0], 0.5)
     torch.testing.assert_close(link.books.total - before, 0.5 * link.books.parts)
 
 
