@@ -16,6 +16,7 @@ import torch
 from testbed.codecs.base import Key, fixed_sizes
 from testbed.codecs.costs import cost_of
 from testbed.codecs.ternary import Limits
+from testbed.errors import InputError
 
 
 class Sized:
@@ -79,6 +80,11 @@ class StandIn:
             return self._buffers
         assert key is not None, f"{self._kind}: a message whose size depends on the data is coded with a key"
         known = self._sizes.buffers(self._roles[key.stream], key.step, self._kind, self.layout.size)
+        if not known:
+            raise InputError(
+                f"no '{self._kind}' of {self._roles[key.stream]} was recorded at step {key.step}, so nothing tells its "
+                "size: record a run with the settings of this one, or name a part of float32's bytes, --sizes SYSTEM=0.01"
+            )
         return [Sized(nbytes) for nbytes in known]
 
     def decode(self, buffers: Sequence[Sized], out: torch.Tensor | None = None) -> torch.Tensor:

@@ -75,7 +75,8 @@ def load(
     plugins : to load besides those that the file names, as seen from the working directory
     faults : tables or sentences, besides those of the file, each behind what errors call it
     axes : of a series, besides those of the file; each of their places with each of the others
-    options : by changed or swept key the option that gave it, e.g. "--set", which errors name instead of the file
+    options : by changed or swept key the option that gave it, e.g. "--set", which errors name instead of the file; by
+        "systems" what `systems` is called
 
     Raises
     ------
@@ -91,17 +92,19 @@ def load(
     if found := list(dict.fromkeys([*named, *plugin.load(plugins)])):
         data["plugins"] = found
     swept = _scaled(data, source, scale)
-    changes = changes or {}
-    with blaming(source, options or {}):
+    changes, options = changes or {}, dict(options or {})
+    chosen_by = options.pop("systems", "systems")
+    with blaming(source, options):
         for key, value in changes.items():
             _put(data, key, value, f"{source}: {key}")
         _state_anew(data, changes)
-        names = _add_faults(data, faults, source) if faults else {}
+        names: dict[str, str] = _add_faults(data, faults, source) if faults else {}
         with calling(names, source):
             plain.check(data, source)  # which the file was when it was read, but not the changes
         present = _table(data.get("systems", {}), f"{source}: systems")
         _check_sizes(data, {*present, *systems}, source)
         if systems:
+            names |= {f"systems.{name}: unknown": f"{chosen_by}: unknown" for name in {*systems} - {*present}}
             _refuse_others([*changes, *(key for axis in axes for key in axis)], systems, source)
             data["systems"] = {system: present.get(system, {}) for system in systems}
         if seeds:

@@ -9,7 +9,7 @@ import pytest
 from small_runs import EXCHANGING, each_system, experiment, start
 
 from testbed.cli.command_line import main
-from testbed.errors import InputError
+from testbed.errors import InputError, RoleDied
 from testbed.experiment.sizes import SIGNIFICANT, Recorded, Stated
 from testbed.record.reader import load
 from testbed.report.numbers.summary import read
@@ -109,6 +109,15 @@ def test_sizes_that_go_by_the_network_are_not_taken_from_another(small_data: Non
     ):
         with pytest.raises(InputError, match=rf"^{system}: .* was recorded with another {key}; record a run with this"):
             start(experiment(**{**parts, "compute": sized, **changed}), tmp_path / "timed")
+
+
+def test_a_message_that_was_not_recorded_at_its_step_is_refused(small_data: None, tmp_path: Path) -> None:
+    """As with another period: nothing tells its size."""
+    computed, _ = both(tmp_path, "sparseloco", OPTIONS["sparseloco"])
+    sized = {"device": "m60", "math": "none", "sizes": str(computed)}
+    sooner = experiment(systems={"sparseloco": {"local_steps": 2}}, training={"batch_size": 192}, compute=sized)
+    with pytest.raises(RoleDied, match=r"no 'outer' of \S+/lps was recorded at step 1, .*--sizes SYSTEM=0.01$"):
+        start(sooner, tmp_path / "sooner")
 
 
 def test_a_stated_part_of_float32_is_what_is_sent(small_data: None, tmp_path: Path) -> None:
