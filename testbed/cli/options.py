@@ -174,7 +174,7 @@ def points(
     more = faults(options) if hasattr(options, "faults") else ()
     swept = {"--sweep": [key for axis in axes for key in axis]}
     seeded = {"--seeds": ["run.seeds"]} if seeds else {}  # a command's own --seeds may be others: those of trials
-    by = given_by({"--set": [*settings], **swept, **short(options, changes or {}), **seeded, "--systems": ["systems"]})
+    by = given_by({"--set": [*settings], **swept, **short(options, changes or {}), **seeded})
     asked = {**settings, **(changes or {})}
     return load.load(options.file, asked, options.scale, options.systems, seeds, options.plugin, more, axes, by)
 

@@ -83,7 +83,7 @@ class StandIn:
         if not known:
             raise InputError(
                 f"no '{self._kind}' of {self._roles[key.stream]} was recorded at step {key.step}, so nothing tells its "
-                "size: record a run with the settings of this one, or name a part of float32's bytes, --sizes SYSTEM=0.01"
+                "size: record one with this run's settings, or give a part of float32's bytes, --sizes SYSTEM=0.01"
             )
         return [Sized(nbytes) for nbytes in known]
 

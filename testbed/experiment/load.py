@@ -75,8 +75,7 @@ def load(
     plugins : to load besides those that the file names, as seen from the working directory
     faults : tables or sentences, besides those of the file, each behind what errors call it
     axes : of a series, besides those of the file; each of their places with each of the others
-    options : by changed or swept key the option that gave it, e.g. "--set", which errors name instead of the file; by
-        "systems" what `systems` is called
+    options : by changed or swept key the option that gave it, e.g. "--set", which errors name instead of the file
 
     Raises
     ------
@@ -92,9 +91,8 @@ def load(
     if found := list(dict.fromkeys([*named, *plugin.load(plugins)])):
         data["plugins"] = found
     swept = _scaled(data, source, scale)
-    changes, options = changes or {}, dict(options or {})
-    chosen_by = options.pop("systems", "systems")
-    with blaming(source, options):
+    changes = changes or {}
+    with blaming(source, options or {}):
         for key, value in changes.items():
             _put(data, key, value, f"{source}: {key}")
         _state_anew(data, changes)
@@ -104,7 +102,7 @@ def load(
         present = _table(data.get("systems", {}), f"{source}: systems")
         _check_sizes(data, {*present, *systems}, source)
         if systems:
-            names |= {f"systems.{name}: unknown": f"{chosen_by}: unknown" for name in {*systems} - {*present}}
+            names |= {f"systems.{name}: unknown": "systems: unknown" for name in {*systems} - {*present}}
             _refuse_others([*changes, *(key for axis in axes for key in axis)], systems, source)
             data["systems"] = {system: present.get(system, {}) for system in systems}
         if seeds:

@@ -97,10 +97,17 @@ def caveats(run: Run, frame: pd.DataFrame) -> list[str]:
     said += never_met(run)
     if trained and counted(frame)["steps"].between(1, FINAL_STEPS - 1).any():
         said.append(f"Fewer than {FINAL_STEPS} steps: the final loss is the mean of all of them.")
-    said += few_tests(run, frame)
+    said += met_at_once(frame) + few_tests(run, frame)
     if len(frame) and BASELINE not in set(frame["system"]):
         said.append("No baseline in this run: speedup and compression have nothing to be measured against.")
     return [*said, *late_frames(run), *run.info.notes]
+
+
+def met_at_once(frame: pd.DataFrame) -> list[str]:
+    """That the model as it began is at the target, where it is; else nothing."""
+    if not (frame["time_to_target_s"] == 0).any():
+        return []
+    return ["The untrained model is at the target already: times to it say nothing. Ask for a harder one."]
 
 
 def few_tests(run: Run, frame: pd.DataFrame) -> list[str]:

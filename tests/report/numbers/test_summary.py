@@ -150,6 +150,8 @@ def test_a_target_that_is_met_before_the_first_step_is_not_said_to_be_missed(mak
     frame = relate(summarize(run).assign(time_to_target_s=0.0))
     [said] = headlines(run, frame)
     assert "in 0 s, baseline in 0 s; there is no speedup" in said
+    assert any("untrained model is at the target already" in line for line in caveats(run, frame))
+    assert not any("untrained" in line for line in caveats(run, summarize(run)))
     assert draw(run, "comparison", frame).axes[2].get_xlabel() == "s"
 
 
