@@ -48,8 +48,9 @@ def excerpt(source: str) -> str:
     if size:  # of the codecs' table the rows of one size
         lines = path.read_text().splitlines(keepends=True)
         return "".join([*lines[:2], *(line for line in lines if f"| {size} | gaussian |" in line)])
-    if path.parent.parent.name == "papers":
-        return path.read_text().partition("## Beside the papers\n\n")[2].partition("\n![")[0].replace("### ", "#### ")
+    beside = path.read_text().partition("## Beside the papers\n\n")[2]
+    if path.parent.parent.name == "papers" and beside:
+        return beside.partition("\n![")[0].replace("### ", "#### ")
     if path.name != "summary.md":
         return path.read_text().replace("## ", "### ")
     lines = path.read_text().splitlines()
