@@ -359,7 +359,8 @@ def mapped(out: Path, **tables: pd.DataFrame) -> pd.DataFrame:
     for name, table in tables.items():
         if len(table):
             table = table.sort_values("workload", key=lambda each: each.map([*WORKLOADS].index), kind="stable")
-        table.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
+        # Of tables put together some columns may be objects, whose numbers would be written with all their digits.
+        table.infer_objects().to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
     subprocess.run([sys.executable, "-P", MAP, out], check=True)
     return pd.read_csv(out / "grid.csv")
 
