@@ -216,6 +216,7 @@ class Accounts:
     def forget_velocity(self, books: Books) -> None:
         """Where rounds are prompt: what was a direction then says nothing of a late round that comes long after."""
         books.velocity = books.velocity.new_empty(0)
+        books.went_on = [0 for _ in books.counted]
 
     def answer(self, books: Books, places: Sequence[int], key: Key, coarse: bool = False) -> list[Telling]:
         """What some members are told: who, and what. Whoever has been told the same is again, which is coded once."""

@@ -211,7 +211,7 @@ class AveragingServers(System):
         books = state.books
         if heard < books.counted[place] - owed:
             state.passed_on = state.passed_on[:1] * 2
-        if len(books.velocity) and heard < books.went_on[place]:
+        if heard < books.went_on[place]:
             await node.compute(self.accounts.passes(3), self.accounts.take_back, books, self.outer_momentum)
 
     async def _answer(self, node: Node, state: ServerState, desk: Desk) -> None:
