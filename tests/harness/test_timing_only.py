@@ -22,6 +22,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gaia": {"threshold": 0.1},
     "diloco": {"local_steps": 3, "fragments": 2, "coding": "int8"},
     "cocod": {"local_steps": 3},
+    "concord": {"outer_momentum": 0.6, "lan": "apart"},
     "deco": {"every": 3},
     "diloco-workers": {"local_steps": 3, "fragments": 2, "coding": "int8"},
     "muloco": {"local_steps": 3},
