@@ -28,15 +28,12 @@ def test_a_slow_device_needs_little_and_a_fast_one_too_much_to_be_meant(small_da
         chosen(device="h100")
 
 
-@pytest.mark.slow
+@pytest.mark.emulation
 def test_a_system_that_codes_much_needs_more(small_data: None) -> None:
-    """An entropy code takes this machine many times as long as it is charged, a sum of float32 hardly longer.
-
-    On an idle machine nearly twice as much; on one that is busy with other things computing takes longer, too.
-    """
+    """An entropy code takes this machine many times as long as it is charged, a sum of float32 hardly longer."""
     parts = {"compute": {"device": "k40"}, "model": {"name": "cifarnet"}}
     plain, coded = (
         choose_dilation(Assembly(experiment(**parts, systems={system: {}}, training={"batch_size": 64})))
         for system in ("baseline", "concord")
     )
-    assert coded > 1.2 * plain
+    assert coded > 1.5 * plain
