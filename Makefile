@@ -127,8 +127,8 @@ reference: setup-dev  ## the network's fidelity; cifarnet emulated, virtual and 
 	cp build/reference/emulated/fidelity/weightgrad-ec2/* results/reference/fidelity/
 	cp -r build/reference/emulated/fidelity build/reference/replay/
 	$(TESTBED) run cifarnet --fabric mininet --seeds 0,1,2 --out build/reference/emulated --quiet
-	$(TESTBED) run cifarnet --fabric mininet --trace topologies/traces/outage.csv --out build/reference/replay
-	$(TESTBED) run cifarnet --fabric virtual --set compute.device=m60 --out build/reference/virtual
+	$(TESTBED) run cifarnet --fabric mininet --trace topologies/traces/outage.csv --seeds 0,1,2 --out build/reference/replay
+	$(TESTBED) run cifarnet --fabric virtual --set compute.device=m60 --seeds 0,1,2 --out build/reference/virtual
 	$(MAKE) reference-reports
 
 reference-reports: setup-dev  ## the reports of `make reference` and `reference-gpt` again, from the records left in build
