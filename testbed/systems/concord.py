@@ -263,7 +263,8 @@ class Concord(AveragingServers):
         while kind == CATCH_UP:
             while state.link.asking:
                 await self._next_answer(node, state, inbox)
-            await self.send_last(node, state.link, self._x(state), state.step, state.link.closed)
+            settled = state.rhythm.settled(state.link.closed, state.step)
+            await self.send_last(node, state.link, self._x(state), state.step, settled)
             kind = await self._until_answered(node, state, inbox)
 
     async def _until_answered(self, node: Node, state: WorkerState, inbox: Inbox) -> str:

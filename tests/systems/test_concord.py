@@ -22,7 +22,7 @@ from testbed.roles.node import Node
 from testbed.roles.roles import Kind, Roles
 from testbed.systems import Task
 from testbed.systems.concord import Concord, ConcordOptions, WorkerState
-from testbed.systems.protocols.accounts import Accounts, Books
+from testbed.systems.protocols.accounts import Accounts, Books, Member
 from testbed.systems.protocols.inbox import Inbox
 from testbed.wan.profile import Link, Profile
 from testbed.workloads.config import Training
@@ -218,22 +218,36 @@ def test_every_worker_ends_with_the_average_to_the_bit(
 
 
 @pytest.mark.parametrize("more", [{"outer_rate": 1.4}, {"outer_momentum": 0.6}])
-def test_the_end_is_the_mean_of_the_copies_however_much_servers_have_gone_on(
-    more: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["flat", "tree"])
+@pytest.mark.parametrize(("steps", "rested"), [(60, False), (72, True)])
+def test_the_end_is_the_mean_of_the_copies_but_for_what_no_steps_have_answered(
+    steps: int, rested: bool, kind: Kind, more: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What nobody has heard of, and no step can answer, is left out of it."""
-    copies, tell_last = {}, Concord._tell_last
+    """What was added in a round whose answer they have not heard of, or not rested from, is left out of it."""
+    copies, added, tell_last, send_last = [], [], Concord._tell_last, Concord.send_last
 
     async def telling(system: Concord, node: Node, state: WorkerState, inbox: Inbox) -> None:
-        copies[node.name] = state.weights.clone()
+        copies.append(state.weights.clone())
         await tell_last(system, node, state, inbox)
 
+    async def sending(system: Concord, node: Node, link: Member, *arguments: Any) -> None:
+        if node.server == node.global_server and len(link.over):
+            added.append(link.over.clone())
+        await send_last(system, node, link, *arguments)
+
+    optimizer = SGD(momentum=0.9)  # after which they rest for 20 steps; a round across the WAN takes 12
+    task = task_of(kind, steps, regions="bc", optimizer=optimizer)  # to which the server is as far
+    options = {"error": 0.0, "end_error": 0.0, "lan": "together" if kind == "tree" else "apart"}
+    plain = play("concord", task, FAR, {**options, "outer_rate": 1.0})
     monkeypatch.setattr(Concord, "_tell_last", telling)
-    options = {"lan": "together", "error": 0.0, "end_error": 0.0}
-    two = task_of(regions="bc")  # to which the server is as far
-    plain, ended = (play("concord", two, FAR, options | each) for each in ({"outer_rate": 1.0}, more))
+    monkeypatch.setattr(Concord, "send_last", sending)
+    ended = play("concord", task, FAR, {**options, **more})
     assert float((ended.models["full"] - plain.models["full"]).abs().max()) > 0.01, "nothing was counted again"
-    torch.testing.assert_close(ended.models["full"], torch.stack([*copies.values()]).mean(0), rtol=1e-4, atol=1e-4)
+    velocity = ended.states[task.roles.global_server].books.velocity
+    again = torch.stack(added).mean(0) if added else 0.6 * velocity
+    assert float(again.abs().max()) > 0.005
+    expected = torch.stack(copies).mean(0) - again * (not rested)
+    torch.testing.assert_close(ended.models["full"], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

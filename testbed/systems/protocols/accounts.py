@@ -32,9 +32,10 @@ A run may end with the same vector at every member. Each sends what is left, x -
 still under way, in a finer code and behind that round, whose answer nobody needs any more; then z itself is told, as
 what it differs by from the vector that all began at, which all know, and what is decoded of that is z and every x from
 then on. What these two codes leave out is dropped, which is the only time that the kept sum changes but for this: what
-was added to it and nobody who makes steps has heard of is taken off again, since no step can answer it. So who has a
-round under way sends x - a - g s, and the server takes share m v off z for each who has not heard of that. A member
-that is a server has heard of an answer once its own members have been told since: else it takes (g - 1) s back, too.
+was added to it and no steps have answered is taken off again. So who has a round under way sends x - a - g s; who has
+not rested since the latest answer takes (g - 1) s of that round back, too; and the server takes share m v off z for
+each who has not heard of that, or has not rested since. A member that is a server has heard of an answer once its own
+members have been told since, and they have rested.
 
 Messages are lost where a role dies. Rounds have numbers, a server remembers the last one that it counted, and who is
 back asks (`ask`, `reply`, `settle`): rounds that were counted are taken out of x, others stay in it, and z itself
@@ -156,13 +157,13 @@ class Accounts:
         """Open a round with what x differs by from what was told, to be counted so many times."""
         return self._open(member, x, self.codes.up[member.coarse], key, times)
 
-    def send_last(self, member: Member, x: torch.Tensor, key: Key, heard: int) -> Sequence:
-        """Open the last round, in the finer code, which takes back what is counted again and was not heard of in time.
+    def send_last(self, member: Member, x: torch.Tensor, key: Key, settled: int) -> Sequence:
+        """Open the last round, in the finer code, which takes back what is counted again and no steps have answered.
 
-        `heard`: the latest round whose answer steps were made with, here or by those below.
+        `settled`: the latest round whose answer was heard of and rested from, here or by those below.
         """
         beyond = torch.zeros_like(member.sent)
-        if len(member.over) and heard < member.closed:
+        if len(member.over) and settled < member.closed:
             beyond += member.over
         if member.times:
             beyond += (member.times[0] - 1) * member.sent

@@ -75,6 +75,10 @@ class Rhythm:
         self.rest = by_rule if chosen == "auto" else chosen
         self.late, self.until = bool(by_rule or self.rest), step + self.rest
 
+    def settled(self, closed: int, step: int) -> int:
+        """Of the latest round that is closed and the one before it, the latest whose answer has been rested from."""
+        return closed - (closed > 0 and step < self.until)
+
     def bits(self, finer: float) -> float:
         """What `finer` times its bits take of the time from one round to the next, over all else in it.
 

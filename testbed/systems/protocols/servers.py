@@ -206,12 +206,12 @@ class AveragingServers(System):
         desk.owed.add(peer)
         desk.since_s = min(desk.since_s, node.now())
 
-    async def _take_back(self, node: Node, state: ServerState, place: int, heard: int, owed: bool) -> None:
-        """A member makes no more steps, and may not have heard of the latest answer, nor of a momentum's last move."""
+    async def _take_back(self, node: Node, state: ServerState, place: int, settled: int, owed: bool) -> None:
+        """A member makes no more steps, and may not have made those that answer a round, or a momentum's last move."""
         books = state.books
-        if heard < books.counted[place] - owed:
+        if settled < books.counted[place] - owed:
             state.passed_on = state.passed_on[:1] * 2
-        if heard < books.went_on[place]:
+        if settled < books.went_on[place]:
             await node.compute(self.accounts.passes(3), self.accounts.take_back, books, self.outer_momentum)
 
     async def _answer(self, node: Node, state: ServerState, desk: Desk) -> None:
@@ -355,11 +355,11 @@ class AveragingServers(System):
 
     # The end
 
-    async def send_last(self, node: Node, link: Member, x: torch.Tensor, step: int, heard: int) -> None:
-        """Send what the server has not been told yet; `heard`: the latest of its answers that steps were made with."""
+    async def send_last(self, node: Node, link: Member, x: torch.Tensor, step: int, settled: int) -> None:
+        """Send what the server has not been told yet; `settled`: the latest round that has been rested from."""
         key = Key(self.task.seed, self.task.roles.stream_of(node.name), step)
-        buffers = await node.compute(self.accounts.sending_last, self.accounts.send_last, link, x, key, heard)
-        await node.send(node.server, Message("last", step, buffers, (float(step), float(link.number), float(heard))))
+        buffers = await node.compute(self.accounts.sending_last, self.accounts.send_last, link, x, key, settled)
+        await node.send(node.server, Message("last", step, buffers, (float(step), float(link.number), float(settled))))
 
     async def _end(self, node: Node, state: ServerState, desk: Desk) -> None:
         """All have sent their last: so does an LPS, and the global server tells the mean; that is then passed on."""
@@ -369,7 +369,8 @@ class AveragingServers(System):
         if desk.mean is None and node.name != node.global_server:
             if not (desk.told_above or state.link.asking or len(state.link.behind)):
                 desk.told_above = True
-                await self.send_last(node, state.link, state.books.total, state.furthest, state.passed_on[1])
+                settled = min(state.passed_on[1], state.rhythm.settled(state.link.closed, state.furthest))
+                await self.send_last(node, state.link, state.books.total, state.furthest, settled)
             return
         places = [desk.members.index(peer) for peer in desk.members if peer in desk.last]
         if desk.mean is None:

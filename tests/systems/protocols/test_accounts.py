@@ -36,6 +36,7 @@ class OneLink:
         self.down: deque[Message] = deque()
         self.put_by: deque[Message] = deque()
         self.beyond = torch.zeros_like(self.x)
+        self.over = torch.zeros_like(self.x)  # what the latest closed round added beyond what was made
         self.owed = self.closing = False
         self.steps = 0
 
@@ -58,10 +59,12 @@ class OneLink:
         self._told(self.accounts.send(self.member, self.x, Key(0, 0, self.steps), self.times), "difference")
 
     def last(self) -> None:
+        """Every other time before the steps of a rest are over."""
         if not (self.member.asking or self.closing or len(self.member.behind)):
-            self.beyond = (self.times - 1) * self.member.sent
-            heard = self.member.closed
-            self._told(self.accounts.send_last(self.member, self.x, Key(0, 0, self.steps), heard), "last")
+            settled, self.beyond = self.member.closed, (self.times - 1) * self.member.sent
+            if settled and self.steps % 2:
+                settled, self.beyond = settled - 1, self.beyond + self.over
+            self._told(self.accounts.send_last(self.member, self.x, Key(0, 0, self.steps), settled), "last")
             self.closing = True
 
     def _told(self, buffers: Sequence, kind: str) -> None:
@@ -129,14 +132,17 @@ class OneLink:
         message = self.down.popleft()
         match message.kind:
             case "answer":
+                self.over = (self.times - 1) * self.member.sent
                 self.x = self.x + self.accounts.take(self.member, message)
             case "mean":
                 made_since = self.x - self.member.told - self.member.sent
                 made_since = made_since - self.member.behind if len(self.member.behind) else made_since
                 self.x = self.accounts.take_mean(self.member, message) + made_since
+                self.over = torch.zeros_like(self.x)
                 self.closing = False
             case kind:
                 assert kind == CATCH_UP
+                self.over = torch.zeros_like(self.x)
                 self.x = self.x + self.accounts.settle(self.member, message)
                 self.closing = self.closing and self.member.waiting
 
