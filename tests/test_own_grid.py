@@ -145,9 +145,10 @@ def test_who_averages_seldom_has_twice_the_steps(tmp_path: Path, monkeypatch: py
     both = pd.MultiIndex.from_product([["local-sgd", "diloco"], [0, 1]], names=["system", "seed"])
     monkeypatch.setitem(scope, "steps_needed", lambda run: pd.DataFrame({"steps": 9.0}, index=both))
     base = GRID["Base"].of(GRID["Plan"](("lan",), ("m60",), ("own",), (), ("0", "1"), (), 8, tmp_path), "own")
-    kinds = ["", "-again", "-by-long-run", "-flat", "-late", "-seldom", "-workers"]
+    kinds = ["", "-again", "-by-long-run", "-flat", "-late", "-more", "-seldom", "-workers"]
     assert list(asked) == [f"base{kind}" for kind in kinds]
     assert asked["base-flat"][0] == ["muloco-flat"]
+    assert asked["base-more"][0] == ["sparseloco-flat", "cocod-flat"]
     assert asked["base-workers"][0] == ["streaming-diloco-workers", "local-sgd-4-bits"]
     assert base.overlapping == ["concord", "weightgrad", "deco"]
     again = set(asked["base-again"][0])
