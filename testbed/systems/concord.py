@@ -10,8 +10,8 @@ takes, whatever it is and becomes, and steps go on meanwhile. With a, b, s, C an
     LPS      all its workers are in: z <- z + the mean of their s; answers C(z - b)
              no round above under way, and rested: z is its x on the WAN: send C(z - a)
     GS       as an LPS, of LPSs
-    stale    an LPS lets its workers wait once they have made `staleness` steps that no other region has heard of; what
-             they have goes behind a round that is under way
+    stale    an LPS lets its workers wait once they have made `stale_batches` of steps, n steps of n regions each, that
+             no other region has heard of; what they have goes behind a round that is under way
     mode     r = time of a LAN round / time of a step; k = ceil(r / waiting), so that waiting for every k-th step's
              round takes at most the part `waiting` of the compute time. k <= drift: together, every k steps; else
              apart: workers never wait. With `drift` 1 they wait if r <= waiting
@@ -94,7 +94,8 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
         is; 0: float32
     outer_rate : how often what a member tells is counted, where answers come late
     outer_momentum : in its place, that of a server whose members' answers come late; 0: none
-    staleness : steps that an LPS's workers have made and no other region has heard of, with which they wait; 0: never
+    stale_batches : of steps that an LPS's workers have made and no other region has heard of, with which they wait; a
+        batch is as many steps as there are regions; 0: never
     scaled : whether the rate goes by the root of how many workers a step is averaged with
     coding, merge, velocity : see the module's rules 8 and 9
     inner : what makes a worker's steps: the experiment's optimizer, or Muon, beside which that trains what is no matrix
@@ -112,7 +113,7 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     error: Literal["auto"] | Annotated[float, msgspec.Meta(ge=0, le=0.25)] = "auto"
     outer_rate: Annotated[float, msgspec.Meta(gt=0, lt=2)] = 1.4
     outer_momentum: Fraction = 0.0
-    staleness: Annotated[int, msgspec.Meta(ge=0)] = 800
+    stale_batches: Annotated[int, msgspec.Meta(ge=0)] = 400
     scaled: bool = True
     coding: Literal["difference", "feedback"] = "difference"
     merge: Literal["keep", "overwrite"] = "keep"
@@ -157,7 +158,7 @@ class Concord(AveragingServers):
         self.wan_together, self.wan_rest = options.wan == "together", options.wan_rest
         self.carried, self.scaled = self.inner.carried, options.scaled
         self.outer_rate, self.outer_momentum = options.outer_rate, options.outer_momentum
-        self.staleness = options.staleness
+        self.stale_batches = options.stale_batches
         self._feeds_back = options.coding == "feedback"
         self._gradient_work = self.task.gradient_work
         if self._feeds_back:

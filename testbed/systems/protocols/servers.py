@@ -6,7 +6,7 @@ late: it waits three times as long as a round takes by what members report, and 
 it is heard of (`Absent`); meanwhile that one has credit (`accounts`). Whether members go on while they wait is their
 affair. The next round of a link begins some steps after the answer (`rhythm`).
 
-An LPS whose members have made `staleness` steps that no other region has heard of lets them wait ("hold"): copies that
+An LPS whose members have made `stale_batches` of steps that no other region has heard of lets them wait ("hold"): copies that
 far apart have a mean that more steps make no better. What they have by then goes up at once, behind a round that may be
 under way, so that the wait is a round's from there. It is over once that is answered, or late as above: who is cut off
 goes on.
@@ -66,7 +66,7 @@ class AveragingServers(System):
     scaled : whether members are told to scale their rate
     outer_rate : how often what a member tells is counted, where answers come late
     outer_momentum : in its place, the Nesterov momentum of a server whose members' rounds are late
-    staleness : steps of an LPS's members that the others have not heard of, with which they wait; 0: they never do
+    stale_batches : of steps that the others have not heard of, with which an LPS's members wait; 0: they never do
     """
 
     accounts: Accounts
@@ -76,7 +76,7 @@ class AveragingServers(System):
     scaled = True
     outer_rate = 1.0
     outer_momentum = 0.0
-    staleness = 0
+    stale_batches = 0
     returning = ("worker", "lps", "gs")
 
     @abstractmethod
@@ -289,9 +289,10 @@ class AveragingServers(System):
 
     async def _hold(self, node: Node, state: ServerState, desk: Desk) -> None:
         """Let members wait once they are too far from what the others have heard of."""
-        if node.name == node.global_server or not self.staleness:
+        regions = len(self.task.roles.lpss)
+        if node.name == node.global_server or not self.stale_batches:
             return
-        if len(self.task.roles.lpss) == 1 or state.made - state.rhythm.heard < self.staleness:
+        if regions == 1 or state.made - state.rhythm.heard < self.stale_batches * regions:
             desk.held_s = inf
         elif desk.held_s == inf and not desk.last:
             desk.held_s = node.now()
