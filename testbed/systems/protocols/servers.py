@@ -6,10 +6,10 @@ late: it waits three times as long as a round takes by what members report, and 
 it is heard of (`Absent`); meanwhile that one has credit (`accounts`). Whether members go on while they wait is their
 affair. The next round of a link begins some steps after the answer (`rhythm`).
 
-An LPS whose members have made `stale_batches` of steps that no other region has heard of lets them wait ("hold"): copies that
-far apart have a mean that more steps make no better. What they have by then goes up at once, behind a round that may be
-under way, so that the wait is a round's from there. It is over once that is answered, or late as above: who is cut off
-goes on.
+An LPS whose members have made `stale_batches` of steps that no other region has heard of lets them wait ("hold"):
+copies that far apart have a mean that more steps make no better. What they have by then goes up at once, behind a round
+that may be under way, so that the wait is a round's from there. It is over once that is answered, or late as above: who
+is cut off goes on.
 
 An LPS of one member has nothing to average with that but what comes over its own link: it tells the member until when
 that rests, and theirs rests as long. A server of several whose rounds are all late may have a momentum (`accounts`).
