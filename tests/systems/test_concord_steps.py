@@ -6,23 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import network, play, quadratic_task
+from concord_runs import APART, PROFILE, STEPS, TWO, task_of
+from small_runs import network, play
 
-from testbed.layout import Layout
 from testbed.record.events import StepDone
-from testbed.roles.roles import Roles
-from testbed.systems import Task
 from testbed.systems.concord import Concord
 from testbed.wan.profile import Link
-
-PROFILE = network(("a", "b", "c"), Link(1000, 0.5), Link(50, 40))
-STEPS = 24  # of some 50 ms
-TWO = Layout.of([("first.weight", (12, 8)), ("last.bias", (8,))])
-APART = {"lan": "apart"}
-
-
-def task_of(workers: int = 2, steps: int = STEPS) -> Task:
-    return quadratic_task(Roles(("a", "b", "c"), workers, "a"), steps, layout=TWO, rate=0.05)
 
 
 @pytest.mark.slow
@@ -66,7 +55,7 @@ def test_an_lps_of_one_worker_hears_of_it_when_there_is_something_to_average() -
     profile = network(("a", "b", "c"), Link(1000, 0.5), Link(1000, 130))
 
     def rounds(workers: int) -> float:
-        states = play("concord", task_of(workers, 72), profile, {"end": False, "wan_rest": 12}).states
+        states = play("concord", task_of(steps=72, workers=workers), profile, {"end": False, "wan_rest": 12}).states
         assert states["b/lps"].link.number >= 4
         return states["b/w0"].link.number / states["b/lps"].link.number
 
