@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ WIDTH, HEIGHT, REST = 1.5, 1.15, 0.65  # inches of a panel, and of what stands a
 LEAST_S = 1e-3  # for an axis of logarithms: a model may be as good as asked before it is trained
 NARROWEST = 3  # panels: their keys need as much
 RING = 7.5  # points across
+TITLE = 22  # letters that a panel is wide
 LOWEST = 0.8  # of the shortest trial, where the axis begins
 
 
@@ -69,7 +71,7 @@ def _panel(axes: Axes, system: str, trials: pd.DataFrame) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: number(value))
     axes.yaxis.set_minor_formatter(lambda value, _: number(value))
     axes.tick_params(which="both", labelsize="x-small")
-    axes.set_title(look(system).label, fontsize="small")
+    axes.set_title(fill(look(system).label, TITLE), fontsize="small")
 
 
 def _keys() -> list[Line2D]:
