@@ -71,10 +71,13 @@ from testbed.systems.protocols.accounts import Accounts, Codes, Member
 from testbed.systems.protocols.base import Knob, Options, Task
 from testbed.systems.protocols.desk import Report, ServerState, furthest_in
 from testbed.systems.protocols.inbox import Inbox
+from testbed.systems.protocols.link_rules import COARSE, FINE
+from testbed.systems.protocols.pair import Pairing
+from testbed.systems.protocols.paired import PairedServers
 from testbed.systems.protocols.regional import means_of
 from testbed.systems.protocols.replica import Replica
 from testbed.systems.protocols.rhythm import Rest, Rhythm
-from testbed.systems.protocols.servers import COARSE, EMPTY, FINE, HOLD, AveragingServers
+from testbed.systems.protocols.servers import EMPTY, HOLD
 from testbed.types import Count, Fraction, Positive
 from testbed.workloads.muon import Muon
 from testbed.workloads.optimizer import SGD, SGDState
@@ -89,6 +92,7 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     wan : whether regions go on while their LPS waits for the global server ("apart"), or wait, too
     waiting : of the rule: the part of compute time that waiting for the LAN may take
     drift : of the rule: the most steps that workers are to make by themselves to keep to that
+    pair : whether two regions tell each other what is new directly, and not the global server
     lan_rest, wan_rest : steps between an answer and the next round of its link: by the rule, or so many
     error : how coarse the code is, by the rule, or so much: mean square of what it leaves out, as a part of what there
         is; 0: float32
@@ -108,6 +112,7 @@ class ConcordOptions(Options, frozen=True, forbid_unknown_fields=True):
     wan: Literal["apart", "together"] = "apart"
     waiting: Positive = 0.02
     drift: Count = 1
+    pair: bool = True
     lan_rest: Rest = "auto"
     wan_rest: Rest = "auto"
     error: Literal["auto"] | Annotated[float, msgspec.Meta(ge=0, le=0.25)] = "auto"
@@ -138,7 +143,7 @@ class WorkerState(Replica):
     held: bool = False  # whether it is to wait for the next answer
 
 
-class Concord(AveragingServers):
+class Concord(PairedServers):
     name = "concord"
     follows_network = True
     options_type = ConcordOptions
@@ -171,6 +176,7 @@ class Concord(AveragingServers):
             floats=self.coder(Float32(layout)),
         )
         self.accounts = Accounts(task, self._start(), codes)
+        self.pairing, self.direct = Pairing(self.accounts), options.pair
 
     def _start(self) -> torch.Tensor:
         """What is averaged of a worker at first."""

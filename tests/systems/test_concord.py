@@ -5,12 +5,12 @@ Sums are checked with an outer rate of 1; `protocols/test_accounts.py` has what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
-from concord_runs import APART, FAR, PROFILE, STEPS, TOGETHER, TWO, task_of
+from concord_runs import APART, CODINGS, FAR, FAULTS, MODES, PROFILE, STEPS, TWO, run, task_of
 from small_runs import Played, each_system, play
 
 from testbed.codecs.base import Key
@@ -18,122 +18,12 @@ from testbed.errors import InputError
 from testbed.message import Message
 from testbed.record.events import LinkBytes, StepDone
 from testbed.roles.node import Node
-from testbed.roles.roles import Kind, Roles
+from testbed.roles.roles import Kind
 from testbed.systems.concord import Concord, ConcordOptions, WorkerState
-from testbed.systems.protocols.accounts import Accounts, Books, Member
+from testbed.systems.protocols.accounts import Member
 from testbed.systems.protocols.inbox import Inbox
-from testbed.wan.profile import Profile
 from testbed.workloads.muon import Muon
 from testbed.workloads.optimizer import SGD, Adam
-
-FAULTS = {
-    "none": [],
-    "partition": ["partition b at 0.5s for 1s"],
-    "brown-out": ["rate * factor=0.02 at 0.3s for 1s"],
-    "outages": ["cut a=b mtbf 500ms mttr 400ms seed=1", "pause */w1 mtbf 1s mttr 500ms seed=2"],
-    "straggler": ["slow b/w1 factor=12 at 0.3s for 1s"],
-    "paused LPS": ["pause c/lps at 0.5s for 800ms"],
-    "killed worker": ["kill b/w1 at 0.4s for 500ms"],
-    "killed LPS": ["kill c/lps at 0.5s for 500ms"],
-    "killed server": ["kill a/gs at 0.5s for 500ms"],
-    "killed for good": ["kill b/w1 at 0.4s"],
-    "killed at once": ["kill b/w1 at 0.001s"],
-    "region leaves": ["leave c at 0.5s for 700ms"],
-    "region joins": ["join b at 0.6s"],
-    "killed LPS at the end": ["kill c/lps at 1.25s for 100ms"],
-    "killed server at the end": ["kill a/gs at 1.3s for 100ms"],
-    "killed worker at the end": ["kill b/w1 at 1.2s for 100ms"],
-    "deaths": ["kill b/* mtbf 400ms mttr 150ms seed=3", "kill c/w0 mtbf 500ms mttr 100ms seed=4"],
-}
-CODINGS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "coarse": {"error": 0.25},
-    "float32": {"error": 0.0},
-    "feedback": {"coding": "feedback"},
-    "averaged velocity": {"velocity": "averaged", "momentum": 0.8, "rate": 0.01},
-    "Muon": {"inner": "muon", "rate": 0.04},
-}
-MODES: dict[str, dict[str, Any]] = {
-    "auto": {},
-    "apart": APART,
-    "together": TOGETHER,
-    "all together": {"lan": "together", "wan": "together"},
-    "seldom": {"lan": "apart", "lan_rest": 3, "wan_rest": 5},
-    "no end": {"end": False},
-    "soon too far": {"lan": "apart", "stale_batches": 1},
-}
-
-
-class Steps:
-    """The mean over the workers of what steps have added to weights, and servers' momentum to all, in float64."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, roles: Roles) -> None:
-        self.made = torch.zeros(TWO.size, dtype=torch.float64)
-        workers, update = len(roles.workers), Concord._update
-
-        def counted(system: Concord, state: WorkerState, gradient: torch.Tensor, step: int) -> None:
-            before = state.weights.double()
-            update(system, state, gradient, step)
-            self.made += (state.weights.double() - before) / workers
-
-        def noticed(method: Callable[..., None]) -> Callable[..., None]:
-            def noticing(accounts: Accounts, books: Books, *arguments: Any) -> None:
-                before = books.total.double()
-                method(accounts, books, *arguments)
-                share = 1 if len(books.counted) == len(roles.lpss or roles.workers) else 1 / len(roles.regions)
-                self.made += share * (books.total.double() - before)[: TWO.size]
-
-            return noticing
-
-        patch.setattr(Concord, "_update", counted)
-        for method in (Accounts.go_on, Accounts.take_back):
-            patch.setattr(Accounts, method.__name__, noticed(method))
-
-
-def total(states: Mapping[str, Any], roles: Roles) -> torch.Tensor:
-    """What a run holds: z and the sum of share (x - a), over the tree, less rounds counted that are still under way."""
-
-    def held(server: str) -> torch.Tensor:
-        books: Books = states[server].books
-        clients = roles.clients_of(server)
-        kept = books.total.double()[: TWO.size].clone()
-        for place, name in enumerate(clients):
-            link = states[name].link
-            x = held(name) if name in roles.lpss else states[name].weights.double()
-            under_way = (link.sent, link.behind)[: max(0, books.counted[place] - link.closed)]
-            for sent in under_way:
-                x = x - sent.double()[: TWO.size]
-            kept += (x - link.told.double()[: TWO.size]) / len(clients)
-        return kept
-
-    return held(roles.global_server)
-
-
-def run(
-    patch: pytest.MonkeyPatch,
-    options: Mapping[str, Any],
-    faults: Sequence[str] = (),
-    kind: Kind = "tree",
-    stops: Sequence[int] = (9,),
-    profile: Profile = PROFILE,
-    workers: int = 2,
-) -> Played:
-    """Play it and hold the sum against what steps made, at each boundary; the end may drop what its code leaves out."""
-    task, options = task_of(kind, workers=workers), {"end_error": 0.0, "outer_rate": 1.0, **options}
-    steps = Steps(patch, task.roles)
-    boundaries: list[torch.Tensor] = []
-
-    def check(states: Mapping[str, Any]) -> None:
-        boundaries.append(total(states, task.roles) - task.initial.double() - steps.made)
-
-    played = play("concord", task, profile, options, stops, between=check, faults=faults)
-    assert float(steps.made.abs().max()) > 0.5
-    assert len(boundaries) == len(stops) + 1
-    largest = [float(away.abs().max()) for away in boundaries]
-    assert max(largest[:-1], default=0.0) < 1e-5, largest
-    dropped = 2 * options["end_error"] * steps.made.square().mean()  # of what members send, and of what they are told
-    assert largest[-1] < 1e-5 or boundaries[-1].square().mean() < dropped, largest
-    return played
 
 
 @pytest.mark.parametrize("kind", ["tree", pytest.param("flat", marks=pytest.mark.slow)])

@@ -13,8 +13,8 @@ from testbed.codecs.costs import size_of
 from testbed.layout import Layout
 from testbed.systems.concord import ConcordOptions
 from testbed.systems.protocols.desk import FINER
+from testbed.systems.protocols.link_rules import COARSE, FINE
 from testbed.systems.protocols.rhythm import Rhythm, rest_after, steps_to_settle
-from testbed.systems.protocols.servers import COARSE, FINE
 from testbed.workloads.optimizer import SGD, Adam
 
 

@@ -162,14 +162,24 @@ class Accounts:
 
         `settled`: the latest round whose answer was heard of and rested from, here or by those below.
         """
-        beyond = torch.zeros_like(member.sent)
-        if len(member.over) and settled < member.closed:
-            beyond += member.over
-        if member.times:
-            beyond += (member.times[0] - 1) * member.sent
+        beyond = self._beyond(member, settled)
         buffers = self._open(member, x - beyond, self.codes.last, key)
         (member.behind if len(member.behind) else member.sent).add_(beyond)
         return buffers
+
+    def left(self, member: Member, x: torch.Tensor, settled: int) -> torch.Tensor:
+        """What `send_last` codes, whatever is under way."""
+        left = x - member.told - member.sent - self._beyond(member, settled)
+        return left - member.behind if len(member.behind) else left
+
+    def _beyond(self, member: Member, settled: int) -> torch.Tensor:
+        """What is counted again and no steps have answered."""
+        beyond = torch.zeros_like(member.sent)
+        if len(member.over) and settled < member.closed:
+            beyond += member.over
+        for times, sent in zip(member.times, (member.sent, member.behind), strict=False):
+            beyond += (times - 1) * sent
+        return beyond
 
     def _open(self, member: Member, x: torch.Tensor, code: Any, key: Key, times: float = 1.0) -> Sequence:
         """Open a round, behind one that may be under way."""
@@ -254,7 +264,10 @@ class Accounts:
 
     def take(self, member: Member, message: Message) -> torch.Tensor:
         """Close the round that is under way, the first of two; returns what x is to be moved by."""
-        change: torch.Tensor = self.codes.down[0].decode(message.buffers)
+        return self.answered(member, self.codes.down[0].decode(message.buffers))
+
+    def answered(self, member: Member, change: torch.Tensor) -> torch.Tensor:
+        """The same, of an answer that tells `change`, which becomes what x is to be moved by."""
         member.told.add_(change)
         change.sub_(member.sent)
         times = member.times.pop(0) if member.times else 1.0  # one that began afresh has forgotten it
@@ -266,6 +279,11 @@ class Accounts:
         member.closed += 1
         return change
 
+    def withdraw(self, member: Member) -> None:
+        """Forget the rounds under way: what they told stays in x, and their numbers are free again."""
+        member.number, member.asking = member.closed, False
+        self._close_all(member)
+
     def _close_all(self, member: Member) -> None:
         member.sent.zero_()
         member.behind = member.over = member.behind.new_empty(0)
@@ -276,8 +294,13 @@ class Accounts:
 
     def close(self, books: Books, places: Sequence[int], key: Key) -> Sequence:
         """Tell z as the mean; what that is decoded to is z afterwards."""
-        buffers: Sequence = self.codes.mean.encode(books.total - self.start, key)
+        buffers = self.code_mean(books.total, key)
         self._become(books, places, self._mean_in(buffers))
+        return buffers
+
+    def code_mean(self, total: torch.Tensor, key: Key) -> Sequence:
+        """What is told at the end: what it differs by from what all began at."""
+        buffers: Sequence = self.codes.mean.encode(total - self.start, key)
         return buffers
 
     def pass_on(self, books: Books, places: Sequence[int], mean: Message) -> None:
@@ -356,9 +379,13 @@ class Accounts:
         """The same, in another code."""
         return self._coded(self.codes.last, buffers) + self.passes(4)
 
+    def decoding(self, message: Message, last: bool = False) -> Work:
+        """What a member has sent."""
+        return self._task.decoding(self.codes.last if last else self.codes.up[0], message)
+
     def counting(self, message: Message, last: bool = False) -> Work:
         """Decoded and added to z, and to what has been since the last answer."""
-        return self._task.decoding(self.codes.last if last else self.codes.up[0], message) + self.passes(5)
+        return self.decoding(message, last) + self.passes(5)
 
     def answering(self, answers: Sequence[Telling]) -> Work:
         """Each: z, b and their difference; coded, and decoded for b, which is written for each member."""
@@ -370,8 +397,12 @@ class Accounts:
         return self._task.decoding(self.codes.down[0], message) + self.passes(6)
 
     def closing(self, buffers: Sequence) -> Work:
-        """z, what all began at and their difference; coded; then as `passing_on`."""
-        return self._task.encoding(self.codes.mean)(buffers) + self.passes(3) + self.passing_on(Message("", 0, buffers))
+        """Coded; then as `passing_on`."""
+        return self.coding_mean(buffers) + self.passing_on(Message("", 0, buffers))
+
+    def coding_mean(self, buffers: Sequence) -> Work:
+        """z, what all began at and their difference; coded."""
+        return self._task.encoding(self.codes.mean)(buffers) + self.passes(3)
 
     def passing_on(self, mean: Message) -> Work:
         """Decoded, added to what all began at, and written to z or x, and to what a link has been told."""

@@ -206,6 +206,11 @@ class System(ABC):
         if cls.name:
             SYSTEMS.add(cls.name, cls, cls.__module__)
 
+    @classmethod
+    def meshes(cls, regions: int) -> bool:
+        """Whether LPSs of so many regions exchange messages with each other."""
+        return cls.mesh
+
     def __init__(self, task: Task, options: Any) -> None:
         self.task = replace(task, training=self.own_training(task.training, options))
         self.options = options

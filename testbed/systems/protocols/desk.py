@@ -71,6 +71,8 @@ class Desk:
     held_s : since when members are to wait
     mean : what it has told at the end
     over : whether those who may be dead have been told that the segment is
+    told_other : whether the other of two regions has been told so
+    done : whether this one's part of the segment is over
     """
 
     members: tuple[str, ...]
@@ -86,6 +88,8 @@ class Desk:
     held_s: float = inf
     mean: Message | None = None
     over: bool = False
+    told_other: bool = False
+    done: bool = False
 
     def released_s(self, state: ServerState, now_s: float) -> float:
         """Until when members are to wait; inf: they are not, or have for as long as one waits for who is late."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from math import inf
 
@@ -12,13 +13,18 @@ from testbed.roles.trail import Signal
 
 
 class Inbox:
-    """Messages with their senders and when they came, taken in in the background while the segment lasts."""
+    """Messages with their senders and when they came, taken in in the background while the segment lasts.
 
-    def __init__(self, node: Node) -> None:
+    `others`: who else than clients and the server sends any.
+    """
+
+    def __init__(self, node: Node, others: Iterable[str] = ()) -> None:
         for peer in node.clients:
             node.spawn_server(self._fill(node, peer))
         if node.roles.server_of(node.name) is not None:
             node.spawn_server(self._fill(node, node.server))
+        for peer in others:
+            node.spawn_server(self._fill(node, peer))
         self.items: deque[tuple[str, Message, float]] = deque()
         self._came = Signal()
 

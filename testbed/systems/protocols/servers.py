@@ -17,20 +17,12 @@ that rests, and theirs rests as long. A server of several whose rounds are all l
 A run may end with the average at every worker: all send what they have not told yet ("last"), up to the global server,
 whose z is then the mean of all x and comes down, the same bytes to all ("mean"). That closes rounds that are under way,
 too: nobody waits for their answers first, and who has sent its last is owed none.
-
-How coarse rounds are coded a server decides as well. With a code that leaves out the part e of a difference's mean
-square a round takes 1 - e of it away; where one begins every T(e) seconds and copies come apart at some pace, what they
-differ by goes with T(e) / (1 - e). There are codes that leave out 0.05 and 0.25, of which the finer has 1.73 times the
-bits: so the coarser is better where bits in the finer would take half of T or more. What of T is bits a member
-knows by what an empty message and its answer take, with which it begins a segment; of all members the smallest part
-counts, which is that of the last to send, who waits for nobody.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from math import inf, sqrt
+from math import inf
 from statistics import mean
 from typing import Any
 
@@ -45,17 +37,16 @@ from testbed.roles.node import Node
 from testbed.roles.roles import kind_of
 from testbed.roles.traits import OVER
 from testbed.systems.protocols.accounts import Accounts, Member
-from testbed.systems.protocols.base import System
 from testbed.systems.protocols.desk import LATE, Desk, Report, ServerState, furthest_in
 from testbed.systems.protocols.inbox import Inbox
+from testbed.systems.protocols.link_rules import LinkRules
 from testbed.systems.protocols.rhythm import Rest, Rhythm
 
-FINE, COARSE = 0.05, 0.25  # codes' errors
 EMPTY = "empty"  # a message that is to be answered by another
 HOLD = "hold"  # one by which members are to wait for the next answer
 
 
-class AveragingServers(System):
+class AveragingServers(LinkRules):
     """The servers; a subclass adds the worker, and says which rounds are together.
 
     Attributes
@@ -63,9 +54,6 @@ class AveragingServers(System):
     accounts : the links of both levels
     wan_together : whether an LPS answers only after a round with the global server, where that is due
     wan_rest, carried : steps between the global server's answer and an LPS's next round; of the workers' optimizer
-    scaled : whether members are told to scale their rate
-    outer_rate : how often what a member tells is counted, where answers come late
-    outer_momentum : in its place, the Nesterov momentum of a server whose members' rounds are late
     stale_batches : of steps that the others have not heard of, with which an LPS's members wait; 0: they never do
     """
 
@@ -73,9 +61,6 @@ class AveragingServers(System):
     wan_together = False
     wan_rest: Rest = "auto"
     carried: float
-    scaled = True
-    outer_rate = 1.0
-    outer_momentum = 0.0
     stale_batches = 0
     returning = ("worker", "lps", "gs")
 
@@ -97,41 +82,10 @@ class AveragingServers(System):
         """What a server's link starts from."""
         return Rhythm(late=not self.wan_together and name != self.task.roles.global_server)
 
-    def scale(self, name: str, rhythm: Rhythm) -> float:
-        """Of the rate, of those who train on with what this member has: n of them with a mean of their own each.
-
-        Where answers are prompt a step is as good as one with the mean gradient of all; else it has its own, of an nth
-        of the batch, and the rate is to go with the root of that (Krizhevsky 2014; Hoffer, Hubara & Soudry 2017).
-        """
-        server = self.task.roles.server_of(name)
-        return 1 / sqrt(len(self.task.roles.clients_of(server))) if self.scaled and rhythm.late and server else 1.0
-
-    def times(self, name: str, rhythm: Rhythm) -> float:
-        """How often what this member tells is counted: prompt answers make one model of all, which has its own rate.
-
-        The mean of n copies has a root of n less noise than each: no more often than that.
-        """
-        if self.outer_momentum or not rhythm.late:
-            return 1.0
-        return min(self.outer_rate, sqrt(self._members_beside(name)))
-
-    def momentum(self, state: ServerState, places: Sequence[int]) -> float:
-        """A server's, for the rounds of these members: none where some are prompt, nor where it has one; as `times`."""
-        late = len(state.reports) > 1 and all(Report(*state.reports[place]).late for place in places)
-        return self.outer_momentum if late else 0.0
-
     def report(self, link: Member, rhythm: Rhythm, step_s: float = 0.0) -> tuple[float, ...]:
         """What a member tells with a round; whether that is late is of use to a server with a momentum."""
         report = Report.of(link, rhythm, step_s)
         return report if self.outer_momentum else report[:-1]
-
-    def _members_beside(self, name: str) -> int:
-        """Of its server, with itself."""
-        return len(self.task.roles.clients_of(self.task.roles.server_of(name) or ""))
-
-    def coarse(self, state: ServerState) -> bool:
-        """How members and their server are to code: coarsely where finer bits would be most of what a round takes."""
-        return min((report.bits for report in map(Report._make, state.reports) if report.bits), default=0.0) > 1
 
     async def begin_segment(self, node: Node, state: Any) -> None:
         """Send the server an empty message, to measure what that takes; ask about a round whose answer was lost.
@@ -139,9 +93,13 @@ class AveragingServers(System):
         Segments end with all rounds answered, but of those who were dead then.
         """
         state.rhythm.ask(node.now())
-        await node.send(node.server, Message(EMPTY))
+        await node.send(self.above(node), Message(EMPTY))
         if state.link.is_under_way and not state.link.asking:
             await self.ask_again(node, state)
+
+    def above(self, node: Node) -> str:
+        """Whom it has a link with as a member."""
+        return node.server
 
     async def lps(self, node: Node, state: ServerState) -> None:
         await self._serve(node, state)
@@ -151,10 +109,10 @@ class AveragingServers(System):
 
     async def _serve(self, node: Node, state: ServerState) -> None:
         """Take in all that has come, then answer; until the members' segment is over."""
-        inbox, desk = Inbox(node), Desk(node.clients, node.now())
+        inbox, desk = self.inbox(node), Desk(node.clients, node.now())
         if node.name != node.global_server:
             await self.begin_segment(node, state)
-        while inbox.items or state.link.waiting or state.rhythm.asking or not node.all_ended(desk.members):
+        while inbox.items or self._awaits(node, state) or not node.all_ended(desk.members):
             until_s = min(self._deadline_s(state, desk), desk.released_s(state, node.now()))
             arrived = await inbox.next(node, "its members", until_s)
             if arrived is not None:
@@ -167,6 +125,18 @@ class AveragingServers(System):
                 await self._answer(node, state, desk)
                 await self._send_above(node, state, desk)
                 await self._end(node, state, desk)
+        await self._stay(node, state, desk, inbox)
+
+    def inbox(self, node: Node) -> Inbox:
+        """What comes to a server."""
+        return Inbox(node)
+
+    def _awaits(self, node: Node, state: ServerState) -> bool:
+        """Whether its segment waits for a message from above."""
+        return state.link.waiting or state.rhythm.asking
+
+    async def _stay(self, node: Node, state: ServerState, desk: Desk, inbox: Inbox) -> None:
+        """Its segment is over: nothing comes that would matter."""
 
     async def _take_in(self, node: Node, state: ServerState, desk: Desk, peer: str, message: Message) -> None:
         state.furthest = max(state.furthest, furthest_in(message))
@@ -229,7 +199,7 @@ class AveragingServers(System):
         first, stream = state.told, self.task.roles.stream_of(node.name)
         state.told += len(due)
         key = Key(self.task.seed, stream, first)
-        coarse, momentum = self.coarse(state), self.momentum(state, places)
+        coarse, momentum = self.coarse_of(map(Report._make, state.reports)), self.momentum(state, places)
         if momentum and not desk.last:
             await node.compute(self.accounts.passes(5), self.accounts.go_on, state.books, places, momentum)
         elif not momentum:
@@ -292,11 +262,15 @@ class AveragingServers(System):
         regions = len(self.task.roles.lpss)
         if node.name == node.global_server or not self.stale_batches:
             return
-        if regions == 1 or state.made - state.rhythm.heard < self.stale_batches * regions:
+        if self._is_alone(node) or state.made - state.rhythm.heard < self.stale_batches * regions:
             desk.held_s = inf
         elif desk.held_s == inf and not desk.last:
             desk.held_s = node.now()
             await node.broadcast([peer for peer in desk.members if peer not in desk.ended], Message(HOLD))
+
+    def _is_alone(self, node: Node) -> bool:
+        """Whether there is no other region to hear of it."""
+        return len(self.task.roles.lpss) == 1
 
     async def _send_above(self, node: Node, state: ServerState, desk: Desk) -> None:
         """Begin a round with the global server, where none is under way, or members wait for one that is."""
@@ -305,12 +279,16 @@ class AveragingServers(System):
         state.answers = 0
         number, behind = state.link.number, state.link.is_under_way
         key = Key(self.task.seed, self.task.roles.stream_of(node.name), number)
+        await self._begin_above(node, state, key, behind)
+
+    async def _begin_above(self, node: Node, state: ServerState, key: Key, behind: bool) -> None:
+        """Begin it, `behind` one that is under way."""
         what = state.link, state.books.total, key, self.times(node.name, state.rhythm)
         work = self.accounts.sending_behind if behind else self.accounts.sending
         buffers = await node.compute(work, self.accounts.send, *what)
         state.rhythm.begin(state.furthest, node.now(), behind)
         numbers = (float(state.furthest), float(state.link.number), *self.report(state.link, state.rhythm))
-        await node.send(node.server, Message("difference", number, buffers, numbers))
+        await node.send(node.server, Message("difference", key.step, buffers, numbers))
 
     async def _take_from_above(self, node: Node, state: ServerState, desk: Desk, message: Message) -> None:
         if message.kind == BACK:
@@ -322,14 +300,18 @@ class AveragingServers(System):
         await node.compute(self.taking(message), self._take_above, state, message)
         if message.kind == "answer":
             state.link.coarse = bool(message.numbers[3])
-            delay = self._delay_above(state, node.now())
-            state.rhythm.answer(state.furthest, node.now(), self.carried, self.wan_rest, delay)
-            if state.rhythm.rest:
-                state.answers = 0
+            self._heard_above(node, state)
         if message.kind == "mean":
             desk.mean = message
         elif message.kind == CATCH_UP:
             desk.told_above = False
+
+    def _heard_above(self, node: Node, state: ServerState) -> None:
+        """The oldest round under way is over."""
+        delay = self._delay_above(state, node.now())
+        state.rhythm.answer(state.furthest, node.now(), self.carried, self.wan_rest, delay)
+        if state.rhythm.rest:
+            state.answers = 0
 
     def _delay_above(self, state: ServerState, now_s: float) -> int:
         """Steps by which an answer is late for members: those since the round began.
@@ -368,11 +350,10 @@ class AveragingServers(System):
         if not desk.last or not desk.members_are(desk.last | desk.ended):
             return
         if desk.mean is None and node.name != node.global_server:
-            if not (desk.told_above or state.link.asking or len(state.link.behind)):
-                desk.told_above = True
-                settled = min(state.passed_on[1], state.rhythm.settled(state.link.closed, state.furthest))
-                await self.send_last(node, state.link, state.books.total, state.furthest, settled)
-            return
+            settled = min(state.passed_on[1], state.rhythm.settled(state.link.closed, state.furthest))
+            await self._tell_last_above(node, state, desk, settled)
+            if desk.mean is None:
+                return
         places = [desk.members.index(peer) for peer in desk.members if peer in desk.last]
         if desk.mean is None:
             key = Key(self.task.seed, self.task.roles.stream_of(node.name), state.furthest)
@@ -383,6 +364,12 @@ class AveragingServers(System):
             await node.compute(work, self.accounts.pass_on, state.books, places, desk.mean)
         told, desk.last = desk.last, set()
         await node.broadcast([peer for peer in desk.members if peer in told], desk.mean)
+
+    async def _tell_last_above(self, node: Node, state: ServerState, desk: Desk, settled: int) -> None:
+        """Send what is left, once; `settled` as in `send_last`."""
+        if not (desk.told_above or state.link.asking or len(state.link.behind)):
+            desk.told_above = True
+            await self.send_last(node, state.link, state.books.total, state.furthest, settled)
 
     # Of workers and servers alike
 
@@ -415,7 +402,7 @@ class AveragingServers(System):
     async def ask_again(self, node: Node, state: Any) -> None:
         """Ask the server what became of rounds under way; what else was on its way is given up."""
         state.rhythm.asking, state.rhythm.before = False, []
-        await node.send(node.server, self.accounts.ask(state.link))
+        await node.send(self.above(node), self.accounts.ask(state.link))
 
     def _tell_the_dead(self, node: Node, desk: Desk) -> None:
         """That the segment is over, where all who cannot be dead have ended it."""

@@ -1,0 +1,98 @@
+"""Concord between two regions, which tell each other what is new directly: nothing is lost, and it takes one way."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from concord_runs import APART, CODINGS, FAR, FAULTS, LAN, MODES, PROFILE, run, task_of
+from small_runs import each_system, network, play
+
+from testbed.record.events import Sent, StepDone
+from testbed.wan.profile import Link
+from testbed.workloads.optimizer import SGD
+
+HERE = {name: [re.sub(r"\bc\b", "b", text) for text in faults] for name, faults in FAULTS.items()}
+"""The faults of two regions."""
+
+
+@pytest.mark.parametrize("mode", each_system(MODES, "auto", "all together", "soon too far"))
+def test_nothing_is_lost_or_counted_twice_in_any_mode(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, MODES[mode], pair=True)
+
+
+@pytest.mark.parametrize("coding", each_system(CODINGS, "default"))
+def test_nor_by_any_code(coding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, CODINGS[coding] | APART, pair=True)
+
+
+@pytest.mark.parametrize("mode", each_system(["auto", "apart", "all together", "soon too far"], "auto"))
+@pytest.mark.parametrize("fault", each_system(set(HERE) - {"none"}, "outages", "killed LPS"))
+def test_nor_by_any_fault(fault: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, MODES[mode], HERE[fault], pair=True)
+
+
+@pytest.mark.parametrize("fault", each_system(HERE, "none", "deaths"))
+def test_nor_where_rounds_begin_behind_others(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, {"stale_batches": 1}, HERE[fault], profile=FAR, pair=True)
+
+
+@pytest.mark.parametrize("workers", [2, 1])
+@pytest.mark.parametrize("fault", each_system(HERE, "none", "outages"))
+def test_nor_where_both_have_a_momentum(fault: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = [text for text in HERE[fault] if workers == 2 or "w1" not in text]
+    run(monkeypatch, {"outer_momentum": 0.6, "lan": "apart"}, faults, workers=workers, pair=True)
+
+
+@pytest.mark.parametrize("fault", each_system(["none", "partition", "killed worker", "region leaves"], "none"))
+def test_every_worker_ends_with_the_average_to_the_bit(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nobody has told both regions what it is."""
+    played = run(monkeypatch, {"end_error": 0.001}, HERE[fault], pair=True)
+    roles = played.system.task.roles
+    first = played.states[roles.workers[0]].weights
+    assert all(torch.equal(played.states[name].weights, first) for name in roles.workers)
+    for server in roles.lpss:
+        assert torch.equal(played.states[server].books.total, first), server
+    assert played.states["a/lps"].link.closed >= 3
+
+
+@pytest.mark.parametrize("at_s", [0.2, pytest.param(0.9, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("who", each_system(["b/w1", "b/lps", "a/lps", "a/gs"], "b/lps"))
+def test_who_begins_afresh_is_heard_again(who: str, at_s: float) -> None:
+    fault = f"kill {who} at {at_s}s for 100ms restart=fresh"
+    played = play("concord", task_of(regions="ab", pair=True), PROFILE, stops=(9,), faults=[fault])
+    first = played.states["a/w0"].weights
+    assert all(torch.equal(played.states[name].weights, first) for name in played.system.task.roles.workers)
+
+
+@pytest.mark.parametrize("more", [{"outer_rate": 1.4}, {"outer_momentum": 0.6}])
+def test_it_trains_as_by_way_of_a_server_that_is_near_both(more: dict[str, float]) -> None:
+    """With ways of half the length, and no code on the way down: what is added on purpose is added as often."""
+    options = {"error": 0.0, "end_error": 0.0, "lan": "together", **more}
+    near = network(("a", "b", "c"), LAN, Link(1e5, 10))
+    task = {pair: task_of(regions="bc", steps=60, pair=pair, optimizer=SGD(momentum=0.9)) for pair in (True, False)}
+    direct = play("concord", task[True], network(("a", "b", "c"), LAN, Link(1e5, 20)), options)
+    served = play("concord", task[False], near, options)
+    plain = play("concord", task[False], near, {**options, "outer_rate": 1.0, "outer_momentum": 0.0})
+    away = (direct.models["full"] - served.models["full"]).norm()
+    assert float(away) < 0.02 * float((plain.models["full"] - served.models["full"]).norm())
+
+
+def test_a_round_takes_one_way() -> None:
+    """A round is over after half of a round trip, and nothing goes by the global server."""
+    options = {"lan": "apart", "end": False}
+    rounds = {}
+    for pair in (False, True):
+        played = play("concord", task_of(regions="bc", pair=pair), FAR, options)
+        rounds[pair] = played.states["b/lps"].rhythm.round_s
+        served = sum(event.messages for event in played.of(Sent) if "a/gs" in (event.node, event.peer))
+        assert (served == 4) is pair, "the ends of the segment, to and from it"
+    assert rounds[True] < 0.6 * rounds[False]
+
+
+def test_a_region_that_is_cut_off_trains_on_and_is_heard_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = run(monkeypatch, {"stale_batches": 1}, ["partition b at 0.4s for 60s"], stops=(), pair=True)
+    done = [event for event in played.of(StepDone) if event.node.startswith("b/")]
+    assert max(event.time_s for event in done) < 10, "its steps do not wait for the others"
+    assert played.clock_s > 60, "the end does: every region is to hold the average"
