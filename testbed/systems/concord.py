@@ -10,6 +10,7 @@ takes, whatever it is and becomes, and steps go on meanwhile. With a, b, s, C an
     LPS      all its workers are in: z <- z + the mean of their s; answers C(z - b)
              no round above under way, and rested: z is its x on the WAN: send C(z - a)
     GS       as an LPS, of LPSs
+    pair     of two LPSs each plays the GS itself: the q of both tell it all, and no p has to be sent (`pair`)
     stale    an LPS lets its workers wait once they have made `stale_batches` of steps, n steps of n regions each, that
              no other region has heard of; what they have goes behind a round that is under way
     mode     r = time of a LAN round / time of a step; k = ceil(r / waiting), so that waiting for every k-th step's
@@ -20,7 +21,7 @@ takes, whatever it is and becomes, and steps go on meanwhile. With a, b, s, C an
     rate     times 1 / sqrt(members) for each link that is late, of which each goes by its own part of the batch
     outer    what is told over such a link counts `outer_rate` times: C(g (x - a)), and s is a g-th of what comes of it;
              or once, and a server's z has a Nesterov momentum, `outer_momentum`
-    code     C leaves out 0.05 of a mean square, or 0.25 where bits are half of the time between rounds (`servers`)
+    code     C leaves out 0.05 of a mean square, or 0.25 where bits are half of the time between rounds (`link_rules`)
     end      x - a up the tree, then Z less what all began at down, in some four bits: the same at every worker
 
 Decisions:
