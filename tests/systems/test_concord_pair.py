@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,11 @@ from concord_runs import APART, CODINGS, FAR, FAULTS, LAN, MODES, PROFILE, run, 
 from small_runs import each_system, network, play
 
 from testbed.record.events import Sent, StepDone
+from testbed.roles.node import Node
+from testbed.systems.concord import Concord, WorkerState
+from testbed.systems.protocols.accounts import Member
+from testbed.systems.protocols.inbox import Inbox
+from testbed.systems.protocols.pair import Pair, Pairing
 from testbed.wan.profile import Link
 from testbed.workloads.optimizer import SGD
 
@@ -96,3 +102,30 @@ def test_a_region_that_is_cut_off_trains_on_and_is_heard_later(monkeypatch: pyte
     done = [event for event in played.of(StepDone) if event.node.startswith("b/")]
     assert max(event.time_s for event in done) < 10, "its steps do not wait for the others"
     assert played.clock_s > 60, "the end does: every region is to hold the average"
+
+
+@pytest.mark.parametrize("more", [{"outer_rate": 1.4}, {"outer_momentum": 0.6}])
+@pytest.mark.parametrize(("steps", "rested"), [(60, False), (73, True)])
+def test_the_end_is_the_mean_of_the_copies_but_for_what_no_steps_have_answered(
+    steps: int, rested: bool, more: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by way of a server: what was added in a round that they have not rested from is left out of it."""
+    copies, added, tell_last, send_last = [], [], Concord._tell_last, Pairing.send_last
+
+    async def telling(system: Concord, node: Node, state: WorkerState, inbox: Inbox) -> None:
+        copies.append(state.weights.clone())
+        await tell_last(system, node, state, inbox)
+
+    def sending(pairing: Pairing, pair: Pair, link: Member, *arguments: Any) -> Any:
+        added.append(link.over.clone() if len(link.over) else 0.6 * pair.velocity)
+        return send_last(pairing, pair, link, *arguments)
+
+    monkeypatch.setattr(Concord, "_tell_last", telling)
+    monkeypatch.setattr(Pairing, "send_last", sending)
+    task = task_of(regions="bc", steps=steps, pair=True, optimizer=SGD(momentum=0.9))
+    options = {"error": 0.0, "end_error": 0.0, "lan": "together", **more}
+    ended = play("concord", task, FAR, options)
+    again = torch.stack(added).mean(0)
+    assert float(again.abs().max()) > 0.005
+    expected = torch.stack(copies).mean(0) - again * (not rested)
+    torch.testing.assert_close(ended.models["full"], expected, rtol=1e-4, atol=1e-4)
