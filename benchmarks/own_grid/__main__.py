@@ -256,8 +256,8 @@ class Cell:
 def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
     """Ours and the best other of the file's own network after as many steps and in as much time, seed by seed.
 
-    On the file's own device, and on the fastest; on the former `BESIDE` after as many steps, too. `cells`: the map so
-    far, as `own_map.py` writes it.
+    On the file's own device, and on the fastest; on the former `BESIDE`, too. `cells`: the map so far, as `own_map.py`
+    writes it.
     """
     known = load(tuned(plan, workload))[0].experiment
     own = known.compute.device
@@ -269,7 +269,7 @@ def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
         for device in devices
     ]
     more = [
-        _ends(plan, workload, f"finals-{name}", own, [name], WORKLOADS[workload]).assign(alike="steps", device=own)
+        _beside(plan, workload, own, name, found[0].query("system == @OURS and alike == 'steps'"))
         for name in BESIDE[workload]
         if name in known.systems and name != best.get(own)
     ]
@@ -285,6 +285,16 @@ def _finals(plan: Plan, workload: str, folder: str, device: str, other: str | No
     if other and (as_long := in_as_much_time(both)):
         longer = _ends(plan, workload, f"{folder}-longer", device, [OURS], as_long)
         rows.append(pd.concat([longer, both.query("system != @OURS")]).assign(alike="time"))
+    return pd.concat(rows, ignore_index=True).assign(device=device)
+
+
+def _beside(plan: Plan, workload: str, device: str, name: str, ours: pd.DataFrame) -> pd.DataFrame:
+    """Of `finals`, one more other's; `ours` is after as many steps."""
+    theirs = _ends(plan, workload, f"finals-{name}", device, [name], WORKLOADS[workload])
+    rows = [theirs.assign(alike="steps")]
+    if as_long := in_as_much_time(pd.concat([ours, theirs])):
+        longer = _ends(plan, workload, f"finals-{name}-longer", device, [OURS], as_long)
+        rows.append(pd.concat([longer, theirs]).assign(alike=f"time-{name}"))
     return pd.concat(rows, ignore_index=True).assign(device=device)
 
 
