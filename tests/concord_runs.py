@@ -119,7 +119,7 @@ class Steps:
             return change
 
         def ending(pairing: Pairing, pair: Pair, link: Member, momentum: float) -> torch.Tensor:
-            unsettled = [side for side in (pair.mine, pair.theirs) if len(side.last) and side.settled < pair.went_on]
+            unsettled = [side for side in (pair.mine, pair.theirs) if side.has_ended and side.settled < pair.went_on]
             if unsettled and -1 not in seen:
                 self.made -= momentum * pair.velocity.double()[: TWO.size] * len(unsettled) / 2
             seen.add(-1)

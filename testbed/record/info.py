@@ -306,7 +306,7 @@ def _checkout() -> tuple[str, bool | None]:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    command = ["git", "-C", str(root), *arguments]
+    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]  # somebody may be committing
     with suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
         done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=True)
         return done.stdout.strip()

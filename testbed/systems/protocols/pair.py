@@ -37,6 +37,8 @@ from testbed.roles.compute import Work
 from testbed.systems.protocols.accounts import Accounts, Member
 from testbed.systems.protocols.desk import Report
 
+OPEN = -1
+
 
 @dataclass
 class Side:
@@ -47,14 +49,19 @@ class Side:
     first, second : the parts of its rounds
     last : what it sent at the end
     notes : of each round, what its sender reports
-    settled : the latest round that it had rested from then
+    settled : the latest round that it had rested from then; as long as it has not sent that `OPEN`
     """
 
     first: torch.Tensor
     second: torch.Tensor
     last: torch.Tensor
     notes: list[list[float]] = field(default_factory=list)
-    settled: int = 0
+    settled: int = OPEN
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has sent its last."""
+        return self.settled != OPEN
 
     def add(self, part: torch.Tensor, report: Sequence[float]) -> None:
         """A round's part is there."""
@@ -79,6 +86,7 @@ class Side:
         """Rounds that are not over."""
         self.first = self.second = self.last = self.first.new_empty(0)
         self.notes.clear()
+        self.settled = OPEN
 
 
 @dataclass
@@ -152,7 +160,7 @@ class Pairing:
         """a with all that was sent, without the last move of v for who has not rested since."""
         total = link.told.clone()
         for side in (pair.mine, pair.theirs):
-            if len(side.last) and side.settled < pair.went_on:
+            if side.has_ended and side.settled < pair.went_on:
                 total.sub_(pair.velocity, alpha=momentum / 2)
         mine, theirs = pair.mine.rest(), pair.theirs.rest()
         left = mine + theirs if len(theirs) else mine

@@ -133,7 +133,7 @@ class PairedServers(AveragingServers):
         buffers = await node.compute(work, self.pairing.send, *what)
         state.rhythm.begin(state.furthest, node.now(), behind)
         numbers = (float(state.furthest), float(state.link.number), *report)
-        await node.send(other, Message("difference", state.link.number, buffers, numbers))
+        await node.send(other, Message("difference", key.step, buffers, numbers))
         await self._close(node, state)
 
     async def _close(self, node: Node, state: Any) -> None:
@@ -203,7 +203,7 @@ class PairedServers(AveragingServers):
             buffers = await node.compute(self.accounts.sending_last, self.pairing.send_last, *what)
             numbers = (float(state.furthest), float(link.number), float(settled))
             await node.send(other, Message("last", state.furthest, buffers, numbers))
-        if len(pair.theirs.last) or alone:
+        if pair.theirs.has_ended or alone:
             total = await node.compute(self.pairing.ending(), self.pairing.end, pair, link, self.outer_momentum)
             mean = await node.compute(self.accounts.coding_mean, self.accounts.code_mean, total, key)
             desk.mean = Message("mean", state.furthest, mean, (float(state.furthest),))
