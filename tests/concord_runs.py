@@ -119,9 +119,10 @@ class Steps:
             return change
 
         def ending(pairing: Pairing, pair: Pair, link: Member, momentum: float) -> torch.Tensor:
-            unsettled = [side for side in (pair.mine, pair.theirs) if side.has_ended and side.settled < pair.went_on]
+            sides = [side for side in (pair.mine, pair.theirs) if side.has_ended]
+            unsettled = [side for side in sides if side.settled < pair.went_on]
             if unsettled and -1 not in seen:
-                self.made -= momentum * pair.velocity.double()[: TWO.size] * len(unsettled) / 2
+                self.made -= momentum * pair.velocity.double()[: TWO.size] * len(unsettled) / len(sides)
             seen.add(-1)
             return end(pairing, pair, link, momentum)
 

@@ -129,3 +129,12 @@ def test_the_end_is_the_mean_of_the_copies_but_for_what_no_steps_have_answered(
     assert float(again.abs().max()) > 0.005
     expected = torch.stack(copies).mean(0) - again * (not rested)
     torch.testing.assert_close(ended.models["full"], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_who_has_lost_the_other_for_good_ends_with_what_it_has() -> None:
+    played = play("concord", task_of(regions="ab", pair=True), PROFILE, {"end_error": 0.0}, faults=["kill b/* at 0.6s"])
+    alone = played.system.task.learner(0), played.system.task.learner(1)
+    goal = torch.stack([learner.target for learner in alone]).mean(0)  # type: ignore[attr-defined]
+    ended, before = played.states["a/w0"].weights, played.system.task.initial
+    assert torch.equal(ended, played.states["a/w1"].weights)
+    assert float((ended - goal).norm()) < 0.5 * float((before - goal).norm()), "not half of the way that it made"

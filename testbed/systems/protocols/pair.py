@@ -37,7 +37,7 @@ from testbed.roles.compute import Work
 from testbed.systems.protocols.accounts import Accounts, Member
 from testbed.systems.protocols.desk import Report
 
-OPEN = -1
+OPEN = -1  # the round of which nothing was sent
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Side:
     first, second : the parts of its rounds
     last : what it sent at the end
     notes : of each round, what its sender reports
-    settled : the latest round that it had rested from then; as long as it has not sent that `OPEN`
+    settled : the latest round that it had rested from then; `OPEN` as long as it has not sent that
     """
 
     first: torch.Tensor
@@ -78,9 +78,9 @@ class Side:
         return part
 
     def rest(self) -> torch.Tensor:
-        """All that is left at the end."""
+        """All that is left at the end, its last among it."""
         parts = [part for part in (self.first, self.second, self.last) if len(part)]
-        return torch.stack(parts).sum(0) if parts else self.first
+        return torch.stack(parts).sum(0) if parts else self.last
 
     def forget(self) -> None:
         """Rounds that are not over."""
@@ -157,14 +157,16 @@ class Pairing:
         pair.theirs.settled = int(message.numbers[2])
 
     def end(self, pair: Pair, link: Member, momentum: float) -> torch.Tensor:
-        """a with all that was sent, without the last move of v for who has not rested since."""
+        """a with all that both have sent, or this one where the other never will.
+
+        Without the last move of v for who has not rested since.
+        """
         total = link.told.clone()
-        for side in (pair.mine, pair.theirs):
-            if side.has_ended and side.settled < pair.went_on:
-                total.sub_(pair.velocity, alpha=momentum / 2)
-        mine, theirs = pair.mine.rest(), pair.theirs.rest()
-        left = mine + theirs if len(theirs) else mine
-        return total.add_(left, alpha=1 / 2)
+        sides = [pair.mine, pair.theirs] if pair.theirs.has_ended else [pair.mine]
+        for side in sides:
+            if side.settled < pair.went_on:
+                total.sub_(pair.velocity, alpha=momentum / len(sides))
+        return total.add_(sum(side.rest() for side in sides), alpha=1 / len(sides))
 
     # Who was dead, or whose partner was
 
