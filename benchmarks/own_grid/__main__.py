@@ -279,30 +279,35 @@ def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
 
 def _finals(plan: Plan, workload: str, folder: str, device: str, other: str | None) -> pd.DataFrame:
     """Of `finals`, one device's."""
-    steps = WORKLOADS[workload]
-    both = _ends(plan, workload, folder, device, [OURS, other] if other else [OURS], steps)
-    rows = [both.assign(alike="steps")]
-    if other and (as_long := in_as_much_time(both)):
-        longer = _ends(plan, workload, f"{folder}-longer", device, [OURS], as_long)
-        rows.append(pd.concat([longer, both.query("system != @OURS")]).assign(alike="time"))
-    return pd.concat(rows, ignore_index=True).assign(device=device)
+    both = _ends(plan, workload, folder, device, [OURS, other] if other else [OURS], WORKLOADS[workload])
+    longer = _in_as_much_time(plan, workload, folder, device, both) if other else []
+    return pd.concat([both.assign(alike="steps"), *(each.assign(alike="time") for each in longer)], ignore_index=True)
 
 
 def _beside(plan: Plan, workload: str, device: str, name: str, ours: pd.DataFrame) -> pd.DataFrame:
     """Of `finals`, one more other's; `ours` is after as many steps."""
-    theirs = _ends(plan, workload, f"finals-{name}", device, [name], WORKLOADS[workload])
-    rows = [theirs.assign(alike="steps")]
-    if as_long := in_as_much_time(pd.concat([ours, theirs])):
-        longer = _ends(plan, workload, f"finals-{name}-longer", device, [OURS], as_long)
-        rows.append(pd.concat([longer, theirs]).assign(alike=f"time-{name}"))
-    return pd.concat(rows, ignore_index=True).assign(device=device)
+    folder = f"finals-{name}"
+    theirs = _ends(plan, workload, folder, device, [name], WORKLOADS[workload])
+    longer = _in_as_much_time(plan, workload, folder, device, pd.concat([ours, theirs]))
+    return pd.concat(
+        [theirs.assign(alike="steps"), *(each.assign(alike=f"time-{name}") for each in longer)], ignore_index=True
+    )
+
+
+def _in_as_much_time(plan: Plan, workload: str, folder: str, device: str, both: pd.DataFrame) -> list[pd.DataFrame]:
+    """Ours for as long as the other takes, and the other; nothing where the end alone takes longer than that."""
+    as_long = in_as_much_time(both)
+    if not as_long:
+        return []
+    longer = _ends(plan, workload, f"{folder}-longer", device, [OURS], as_long)
+    return [pd.concat([longer, both.query("system != @OURS")])]
 
 
 def _ends(plan: Plan, workload: str, folder: str, device: str, systems: Sequence[str], steps: int) -> pd.DataFrame:
     """What systems come to on the file's own network in so many steps."""
     at, where = plan.records / workload / folder, settings(f'compute.device="{device}"')
     words = ["--seeds", ",".join(plan.seeds), *where, *length(steps)]
-    return ends_of(played(plan, at, tuned(plan, workload), systems, *words))
+    return ends_of(played(plan, at, tuned(plan, workload), systems, *words)).assign(device=device)
 
 
 def wholes(plan: Plan, workload: str, systems: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:

@@ -260,7 +260,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
         top = self.topology
         shapes = dict.fromkeys(self.kind_of(system).peers or self.topology_of(system) for system in self.systems)
         beside = tuple(kind for kind in shapes if kind != top.kind)
-        mesh = any(self.kind_of(system).meshes(len(top.regions)) for system in self.systems)
+        mesh = any(len(top.regions) <= self.kind_of(system).mesh_up_to for system in self.systems)
         return Roles(tuple(top.regions), top.workers_per_region, top.server_region, top.kind, mesh, beside)
 
     def kind_of(self, system: str) -> type[System]:
@@ -276,7 +276,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
     def roles_of(self, system: str) -> Roles:
         """Who takes part, and who talks to whom, in a run of `system`."""
         kind = self.kind_of(system)
-        mesh = kind.meshes(len(self.topology.regions))
+        mesh = len(self.topology.regions) <= kind.mesh_up_to
         return replace(self.roles, kind=kind.peers or self.topology_of(system), mesh=mesh, beside=())
 
     @cached_property

@@ -74,7 +74,7 @@ from testbed.systems.protocols.desk import Report, ServerState, furthest_in
 from testbed.systems.protocols.inbox import Inbox
 from testbed.systems.protocols.link_rules import COARSE, FINE
 from testbed.systems.protocols.pair import Pairing
-from testbed.systems.protocols.paired import PairedServers
+from testbed.systems.protocols.paired_servers import PairedServers
 from testbed.systems.protocols.regional import means_of
 from testbed.systems.protocols.replica import Replica
 from testbed.systems.protocols.rhythm import Rest, Rhythm

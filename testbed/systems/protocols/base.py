@@ -193,7 +193,7 @@ class System(ABC):
     own_clip: ClassVar[bool] = False  # whether it clips gradients itself, by `training.clip_norm`
     sums_gradients: ClassVar[bool] = True  # whether what a worker sends can be made from a sum of its GPUs' gradients
     follows_network: ClassVar[bool] = False  # whether what a message holds goes by how long others took
-    mesh: ClassVar[bool] = False  # whether its LPSs exchange messages with each other
+    mesh_up_to: ClassVar[float] = 0  # how many LPSs at most exchange messages with each other
     alike: ClassVar[bool] = (
         False  # whether a region's workers are treated the same: collected, then answered at once; or in rings
     )
@@ -205,11 +205,6 @@ class System(ABC):
         super().__init_subclass__(**kwargs)
         if cls.name:
             SYSTEMS.add(cls.name, cls, cls.__module__)
-
-    @classmethod
-    def meshes(cls, regions: int) -> bool:
-        """Whether LPSs of so many regions exchange messages with each other."""
-        return cls.mesh
 
     def __init__(self, task: Task, options: Any) -> None:
         self.task = replace(task, training=self.own_training(task.training, options))

@@ -116,19 +116,13 @@ class Pairing:
         none = self._accounts.start.new_empty(0)
         return Pair(Side(none, none, none), Side(none, none, none), none)
 
-    def send(self, pair: Pair, link: Member, x: torch.Tensor, key: Key, times: float, report: Report) -> Sequence:
-        """Open a round with what x differs by from a, to be counted so many times."""
-        buffers = self._accounts.send(link, x, key, times)
-        pair.mine.add(self._decoded(buffers), report)
-        return buffers
-
     def follows(self, pair: Pair, link: Member, message: Message) -> bool:
         """Whether a round of the other's is its next."""
         return int(message.numbers[1]) == link.closed + len(pair.theirs.notes) + 1
 
-    def hear(self, pair: Pair, message: Message) -> None:
-        """The other's part of a round is there."""
-        pair.theirs.add(self._decoded(message.buffers), message.numbers[2:])
+    def hear(self, side: Side, message: Message) -> None:
+        """The part of a round is there, of this one (`Accounts.send`) or the other."""
+        side.add(self._accounts.codes.up[0].decode(message.buffers), message.numbers[2:])
 
     def close(self, pair: Pair, link: Member, momentum: float) -> torch.Tensor:
         """End a round that both parts are there of; returns what x is to be moved by."""
@@ -144,17 +138,14 @@ class Pairing:
 
     # The end
 
-    def send_last(self, pair: Pair, link: Member, x: torch.Tensor, key: Key, settled: int) -> Sequence:
+    def code_last(self, link: Member, x: torch.Tensor, key: Key, settled: int) -> Sequence:
         """What is left, in the finer code; `settled` as in `Accounts.send_last`."""
-        code = self._accounts.codes.last
-        buffers: Sequence = code.encode(self._accounts.left(link, x, settled), key)
-        pair.mine.last, pair.mine.settled = code.decode(buffers), settled
+        buffers: Sequence = self._accounts.codes.last.encode(self._accounts.left(link, x, settled), key)
         return buffers
 
-    def hear_last(self, pair: Pair, message: Message) -> None:
-        """What the other has left."""
-        pair.theirs.last = self._accounts.codes.last.decode(message.buffers)
-        pair.theirs.settled = int(message.numbers[2])
+    def hear_last(self, side: Side, message: Message) -> None:
+        """What is left is there, of this one or the other."""
+        side.last, side.settled = self._accounts.codes.last.decode(message.buffers), int(message.numbers[2])
 
     def end(self, pair: Pair, link: Member, momentum: float) -> torch.Tensor:
         """a with all that both have sent, or this one where the other never will.
@@ -192,10 +183,6 @@ class Pairing:
     def stand(self, pair: Pair) -> None:
         """Forget v, which the other may not have."""
         pair.velocity, pair.went_on = pair.velocity.new_empty(0), 0
-
-    def _decoded(self, buffers: Sequence) -> torch.Tensor:
-        part: torch.Tensor = self._accounts.codes.up[0].decode(buffers)
-        return part
 
     # Charges
 

@@ -279,16 +279,17 @@ class AveragingServers(LinkRules):
         state.answers = 0
         number, behind = state.link.number, state.link.is_under_way
         key = Key(self.task.seed, self.task.roles.stream_of(node.name), number)
-        await self._begin_above(node, state, key, behind)
-
-    async def _begin_above(self, node: Node, state: ServerState, key: Key, behind: bool) -> None:
-        """Begin it, `behind` one that is under way."""
         what = state.link, state.books.total, key, self.times(node.name, state.rhythm)
         work = self.accounts.sending_behind if behind else self.accounts.sending
         buffers = await node.compute(work, self.accounts.send, *what)
         state.rhythm.begin(state.furthest, node.now(), behind)
         numbers = (float(state.furthest), float(state.link.number), *self.report(state.link, state.rhythm))
-        await node.send(node.server, Message("difference", key.step, buffers, numbers))
+        message = Message("difference", number, buffers, numbers)
+        self._opened(node, state, message)
+        await node.send(self.above(node), message)
+
+    def _opened(self, node: Node, state: ServerState, message: Message) -> None:
+        """A round above begins with this message."""
 
     async def _take_from_above(self, node: Node, state: ServerState, desk: Desk, message: Message) -> None:
         if message.kind == BACK:

@@ -46,8 +46,10 @@ class Two:
         pair, link = self.pairs[who], self.links[who]
         if len(pair.mine.notes) < 2:
             key = Key(0, who, self.steps)
-            buffers = self.pairing.send(pair, link, self.x[who], key, self.times, LATE)
-            self.on_way[who].append(Message("difference", 0, buffers, (0.0, float(link.number), *LATE)))
+            buffers = self.accounts.send(link, self.x[who], key, self.times)
+            message = Message("difference", 0, buffers, (0.0, float(link.number), *LATE))
+            self.pairing.hear(pair.mine, message)
+            self.on_way[who].append(message)
             self._close(who)
 
     def deliver(self, who: int) -> None:
@@ -56,9 +58,9 @@ class Two:
             return
         message, other = self.on_way[who].popleft(), 1 - who
         if message.kind == "last":
-            self.pairing.hear_last(self.pairs[other], message)
+            self.pairing.hear_last(self.pairs[other].theirs, message)
         elif self.pairing.follows(self.pairs[other], self.links[other], message):
-            self.pairing.hear(self.pairs[other], message)
+            self.pairing.hear(self.pairs[other].theirs, message)
             self._close(other)
 
     def _close(self, who: int) -> None:
@@ -89,9 +91,10 @@ class Two:
         """Both send what is left, and all comes; the end of each."""
         for who in (0, 1):
             key = Key(0, who, self.steps)
-            left = self.pairing.send_last(self.pairs[who], self.links[who], self.x[who], key, self.links[who].closed)
+            left = self.pairing.code_last(self.links[who], self.x[who], key, self.links[who].closed)
             numbers = (0.0, float(self.links[who].number), float(self.links[who].closed))
             self.on_way[who].append(Message("last", 0, left, numbers))
+            self.pairing.hear_last(self.pairs[who].mine, self.on_way[who][-1])
         for who in (0, 1):
             while self.on_way[who]:
                 self.deliver(who)

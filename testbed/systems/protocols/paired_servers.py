@@ -18,7 +18,7 @@ from testbed.message import Message
 from testbed.roles.attendance import BACK, CATCH_UP
 from testbed.roles.node import Node
 from testbed.roles.traits import OVER
-from testbed.systems.protocols.desk import Desk, Report, ServerState
+from testbed.systems.protocols.desk import Desk, ServerState
 from testbed.systems.protocols.inbox import Inbox
 from testbed.systems.protocols.pair import Pair, Pairing
 from testbed.systems.protocols.servers import EMPTY, AveragingServers
@@ -45,10 +45,7 @@ class PairedServers(AveragingServers):
 
     pairing: Pairing
     direct = True
-
-    @classmethod
-    def meshes(cls, regions: int) -> bool:
-        return regions == 2
+    mesh_up_to = 2
 
     def other(self, name: str) -> str | None:
         """Of an LPS the only other one, where it tells that one what is new."""
@@ -123,17 +120,12 @@ class PairedServers(AveragingServers):
         agreed = super()._agreed_above(node, state, desk)
         return agreed or (self.wan_together and self._is_gone(node))
 
-    async def _begin_above(self, node: Node, state: Any, key: Key, behind: bool) -> None:
-        if not (other := self.other(node.name)):
-            await super()._begin_above(node, state, key, behind)
-            return
-        report = Report.of(state.link, state.rhythm)
-        what = state.pair, state.link, state.books.total, key, self.times(node.name, state.rhythm), report
-        work = self.accounts.sending_behind if behind else self.accounts.sending
-        buffers = await node.compute(work, self.pairing.send, *what)
-        state.rhythm.begin(state.furthest, node.now(), behind)
-        numbers = (float(state.furthest), float(state.link.number), *report)
-        await node.send(other, Message("difference", key.step, buffers, numbers))
+    def _opened(self, node: Node, state: Any, message: Message) -> None:
+        if self.other(node.name):
+            self.pairing.hear(state.pair.mine, message)
+
+    async def _send_above(self, node: Node, state: Any, desk: Desk) -> None:
+        await super()._send_above(node, state, desk)
         await self._close(node, state)
 
     async def _close(self, node: Node, state: Any) -> None:
@@ -171,9 +163,9 @@ class PairedServers(AveragingServers):
     async def _hear(self, node: Node, state: Any, desk: Desk, message: Message) -> None:
         """The other's part of a round, or what it has left at the end."""
         if message.kind == "last":
-            await node.compute(self.pairing.hearing(message), self.pairing.hear_last, state.pair, message)
+            await node.compute(self.pairing.hearing(message), self.pairing.hear_last, state.pair.theirs, message)
         elif self.pairing.follows(state.pair, state.link, message):
-            await node.compute(self.pairing.hearing(message), self.pairing.hear, state.pair, message)
+            await node.compute(self.pairing.hearing(message), self.pairing.hear, state.pair.theirs, message)
             await self._close(node, state)
         elif not desk.done:
             await self.ask_again(node, state)
@@ -199,10 +191,11 @@ class PairedServers(AveragingServers):
         key = Key(self.task.seed, self.task.roles.stream_of(node.name), state.furthest)
         if not desk.told_above:
             desk.told_above = True
-            what = pair, link, state.books.total, key, settled
-            buffers = await node.compute(self.accounts.sending_last, self.pairing.send_last, *what)
-            numbers = (float(state.furthest), float(link.number), float(settled))
-            await node.send(other, Message("last", state.furthest, buffers, numbers))
+            what = link, state.books.total, key, settled
+            buffers = await node.compute(self.accounts.sending_last, self.pairing.code_last, *what)
+            message = Message("last", key.step, buffers, (float(state.furthest), float(link.number), float(settled)))
+            self.pairing.hear_last(pair.mine, message)
+            await node.send(other, message)
         if pair.theirs.has_ended or alone:
             total = await node.compute(self.pairing.ending(), self.pairing.end, pair, link, self.outer_momentum)
             mean = await node.compute(self.accounts.coding_mean, self.accounts.code_mean, total, key)
