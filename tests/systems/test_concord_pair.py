@@ -10,10 +10,12 @@ import torch
 from concord_runs import APART, CODINGS, FAR, FAULTS, LAN, MODES, PROFILE, run, task_of
 from small_runs import each_system, network, play
 
+from testbed.message import Message
 from testbed.record.events import Sent, StepDone
 from testbed.roles.node import Node
 from testbed.systems.concord import Concord, WorkerState
 from testbed.systems.protocols.accounts import Member
+from testbed.systems.protocols.desk import Report
 from testbed.systems.protocols.inbox import Inbox
 from testbed.systems.protocols.pair import Pairing
 from testbed.wan.profile import Link
@@ -138,3 +140,18 @@ def test_who_has_lost_the_other_for_good_ends_with_what_it_has() -> None:
     ended, before = played.states["a/w0"].weights, played.system.task.initial
     assert torch.equal(ended, played.states["a/w1"].weights)
     assert float((ended - goal).norm()) < 0.5 * float((before - goal).norm()), "not half of the way that it made"
+
+
+def test_a_round_tells_of_the_pause_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not of the one before the last: by it both decide how coarse the next ones are."""
+    told, opened = [], Concord._opened
+
+    def noting(system: Concord, node: Node, state: Any, message: Message) -> None:
+        if node.name.endswith("lps"):
+            told.append((Report(*message.numbers[2:]).gap_s, state.rhythm.gap_s))
+        opened(system, node, state, message)
+
+    monkeypatch.setattr(Concord, "_opened", noting)
+    play("concord", task_of(regions="ab", pair=True, steps=60, optimizer=SGD(momentum=0.9)), FAR)
+    assert all(reported == real for reported, real in told)
+    assert sum(real > 0.9 for _, real in told) >= 4, "twenty steps of rest"
