@@ -22,7 +22,7 @@ def test_what_is_known_is_written_after_each_workload(tmp_path: Path, monkeypatc
             raise KeyboardInterrupt
         return [pd.DataFrame(found).assign(workload=workload)]
 
-    def finals(plan: Any, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
+    def finals(plan: Any, workload: str, systems: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
         ends = [
             {"system": name, "seed": seed, "steps": 9, "metric": 0.5} for name in ("concord", "bgt") for seed in (0, 1)
         ]
@@ -220,6 +220,7 @@ def test_a_play_of_a_system_that_was_searched_again_since_is_refused(
 def test_final_metrics_are_of_the_file_s_own_device_and_of_the_fastest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Till every worker holds the model: Local SGD, which ends 400 steps between two averagings, takes one more."""
     firsts = {"m60": "weightgrad", "h100": "local-sgd", "l40s": "bgt"}
     best = [
         {"workload": "own", "map": "target_s", "profile": "weightgrad-ec2", "device": device, "best_other": other}
@@ -238,24 +239,30 @@ def test_final_metrics_are_of_the_file_s_own_device_and_of_the_fastest(
     scope = GRID["main"].__globals__
     for name, fake in {"played": play, "ends_of": ends_of, "tuned": lambda plan, workload: "own"}.items():
         monkeypatch.setitem(scope, name, fake)
+    monkeypatch.setitem(scope, "together_of", lambda known, name: 150 if name == "local-sgd" else 400)
     plan = GRID["Plan"](("lan",), ("m60", "l40s", "h100"), ("own",), (), ("0",), (), 8, tmp_path)
-    found = GRID["finals"](plan, "own", pd.DataFrame(best))
+    timed = {"workload": "own", "profile": "weightgrad-ec2", "device": "h100", "system": "local-sgd"}
+    systems = pd.DataFrame(
+        [{**timed, "seed": seed, "target_s": 3.0, "held_s": held_s} for seed, held_s in [(0, 7.5), (1, 4.0)]]
+    )
+    found = GRID["finals"](plan, "own", systems, pd.DataFrame(best))
     assert [(folder, chosen) for folder, chosen, _ in asked] == [
         ("finals", ["concord", "weightgrad"]),
         ("finals-longer", ["concord"]),
         ("finals-h100", ["concord", "local-sgd"]),
         ("finals-h100-longer", ["concord"]),
     ]
-    assert all("training.steps=800" in words for folder, _, words in asked if "longer" in folder), (
-        "9 s twice, and the end"
-    )
+    longer = {folder: words for folder, _, words in asked if "longer" in folder}
+    assert "training.steps=800" in longer["finals-longer"], "9 s twice, and the end"
+    assert "training.steps=1000" in longer["finals-h100-longer"], "and 4.5 s of averaging"
+    assert found.query("system == 'local-sgd'")["held_s"].tolist() == [23.5, 23.5]
     assert all(
         f'compute.device="{device}"' in words
         for device, (_, _, words) in zip(["m60", "m60", "h100", "h100"], asked, strict=True)
     )
     by_device = found.groupby("device")["system"].unique().map(list)
     assert by_device.to_dict() == {"m60": ["concord", "weightgrad"], "h100": ["concord", "local-sgd"]}
-    found = GRID["finals"](plan, "own-gpt", pd.DataFrame(best).assign(workload="own-gpt"))
+    found = GRID["finals"](plan, "own-gpt", systems, pd.DataFrame(best).assign(workload="own-gpt"))
     assert [it[:2] for it in asked[-2:]] == [
         ("finals-muloco-flat", ["muloco-flat"]),
         ("finals-muloco-flat-longer", ["concord"]),

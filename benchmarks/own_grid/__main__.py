@@ -21,7 +21,8 @@ Five stages, each of which goes on where it was stopped:
    whose workers train each by itself. Whoever is the best there by these is played with as many regions, until who is
    the best was (`confirmed`).
 4. Ours and the best other of the file's own network, on its own device and on the fastest, are played for as many steps
-   each, for the final metric; and ours for as many as it makes in the other's time.
+   each, for the final metric; and ours for as many as it makes in the other's time. Until every worker holds the model,
+   either way: who ends between two averagings takes one right then, as in the second map.
 5. Where ours is at least twice as soon as who waits for over half of its time, that one is played there, too.
 
 Two maps: when the model that a system reports is at the target, and when every worker holds one that is. Of ours that
@@ -44,6 +45,7 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import pandas as pd
 from own_map import AIM, MOST
@@ -62,6 +64,7 @@ from own_rows import (
     of_others,
     of_played,
     steps_needed,
+    until_held,
 )
 from own_tuned import BRIEF, LATE, is_brief, is_seldom, together_of, tuned
 
@@ -253,61 +256,67 @@ class Cell:
         return played(self.plan, here / folder, self.base.experiment, systems, *where, *arguments, alone=False)
 
 
-def finals(plan: Plan, workload: str, cells: pd.DataFrame) -> pd.DataFrame:
+def finals(plan: Plan, workload: str, systems: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     """Ours and the best other of the file's own network after as many steps and in as much time, seed by seed.
 
-    On the file's own device, and on the fastest; on the former `BESIDE`, too. `cells`: the map so far, as `own_map.py`
-    writes it.
+    On the file's own device, and on the fastest; on the former `BESIDE`, too. `systems`: see `measured`. `cells`: the
+    map so far, as `own_map.py` writes it.
     """
     known = load(tuned(plan, workload))[0].experiment
     own = known.compute.device
     devices = dict.fromkeys([own, plan.devices[-1]])
-    here = cells.query("workload == @workload and map == 'target_s'")
-    best = here[here["profile"] == known.topology.profile].set_index("device")["best_other"].dropna()
-    found = [
-        _finals(plan, workload, "finals" if device == own else f"finals-{device}", device, best.get(device))
+    here = "workload == @workload and profile == @known.topology.profile"
+    best = cells.query(f"{here} and map == 'target_s'").set_index("device")["best_other"].dropna()
+    ends = {
+        device: Ends(plan, workload, known, device, systems.query(f"{here} and device == @device"))
         for device in devices
+    }
+    found = [
+        of_device.both("finals" if device == own else f"finals-{device}", best.get(device))
+        for device, of_device in ends.items()
     ]
-    more = [
-        _beside(plan, workload, own, name, found[0].query("system == @OURS and alike == 'steps'"))
-        for name in BESIDE[workload]
-        if name in known.systems and name != best.get(own)
-    ]
+    ours = found[0].query("system == @OURS and alike == 'steps'")
+    beside = [name for name in BESIDE[workload] if name in known.systems and name != best.get(own)]
+    more = [ends[own].beside(name, ours) for name in beside]
     rows = pd.concat([*found, *more], ignore_index=True).drop(columns="mean_step_s")
     return rows.assign(workload=workload)
 
 
-def _finals(plan: Plan, workload: str, folder: str, device: str, other: str | None) -> pd.DataFrame:
-    """Of `finals`, one device's."""
-    both = _ends(plan, workload, folder, device, [OURS, other] if other else [OURS], WORKLOADS[workload])
-    longer = _in_as_much_time(plan, workload, folder, device, both) if other else []
-    return pd.concat([both.assign(alike="steps"), *(each.assign(alike="time") for each in longer)], ignore_index=True)
+@dataclass(frozen=True)
+class Ends:
+    """Of `finals`, one device's; `cell`: what `systems` says of the file's own network there."""
 
+    plan: Plan
+    workload: str
+    known: Any
+    device: str
+    cell: pd.DataFrame
 
-def _beside(plan: Plan, workload: str, device: str, name: str, ours: pd.DataFrame) -> pd.DataFrame:
-    """Of `finals`, one more other's; `ours` is after as many steps."""
-    folder = f"finals-{name}"
-    theirs = _ends(plan, workload, folder, device, [name], WORKLOADS[workload])
-    longer = _in_as_much_time(plan, workload, folder, device, pd.concat([ours, theirs]))
-    return pd.concat(
-        [theirs.assign(alike="steps"), *(each.assign(alike=f"time-{name}") for each in longer)], ignore_index=True
-    )
+    def both(self, folder: str, other: str | None) -> pd.DataFrame:
+        """Ours and another."""
+        both = self._after(folder, [OURS, other] if other else [OURS], WORKLOADS[self.workload])
+        longer = self._in_as_much_time(folder, both) if other else []
+        return pd.concat([both.assign(alike="steps"), *(each.assign(alike="time") for each in longer)])
 
+    def beside(self, name: str, ours: pd.DataFrame) -> pd.DataFrame:
+        """One more other; `ours` is after as many steps."""
+        folder = f"finals-{name}"
+        theirs = self._after(folder, [name], WORKLOADS[self.workload])
+        longer = self._in_as_much_time(folder, pd.concat([ours, theirs]))
+        return pd.concat([theirs.assign(alike="steps"), *(each.assign(alike=f"time-{name}") for each in longer)])
 
-def _in_as_much_time(plan: Plan, workload: str, folder: str, device: str, both: pd.DataFrame) -> list[pd.DataFrame]:
-    """Ours for as long as the other takes, and the other; nothing where the end alone takes longer than that."""
-    as_long = in_as_much_time(both)
-    if not as_long:
-        return []
-    longer = _ends(plan, workload, f"{folder}-longer", device, [OURS], as_long)
-    return [pd.concat([longer, both.query("system != @OURS")])]
+    def _in_as_much_time(self, folder: str, both: pd.DataFrame) -> list[pd.DataFrame]:
+        """Ours for as long as the other takes, and the other; nothing where the end alone takes longer than that."""
+        as_long = in_as_much_time(both)
+        return [self._after(f"{folder}-longer", [OURS], as_long), both.query("system != @OURS")] if as_long else []
 
-
-def _ends(plan: Plan, workload: str, folder: str, device: str, systems: Sequence[str], steps: int) -> pd.DataFrame:
-    """What systems come to on the file's own network in so many steps."""
-    at, where = plan.records / workload / folder, settings(f'compute.device="{device}"')
-    words = ["--seeds", ",".join(plan.seeds), *where, *length(steps)]
-    return ends_of(played(plan, at, tuned(plan, workload), systems, *words)).assign(device=device)
+    def _after(self, folder: str, systems: Sequence[str], steps: int) -> pd.DataFrame:
+        """What systems come to on the file's own network in so many steps."""
+        at, where = self.plan.records / self.workload / folder, settings(f'compute.device="{self.device}"')
+        words = ["--seeds", ",".join(self.plan.seeds), *where, *length(steps)]
+        run = played(self.plan, at, tuned(self.plan, self.workload), systems, *words)
+        periods = {name: together_of(self.known, name) for name in systems if name not in OVERLAPS}
+        return until_held(ends_of(run), self.cell, periods).assign(device=self.device)
 
 
 def wholes(plan: Plan, workload: str, systems: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
@@ -357,7 +366,7 @@ def main() -> None:
     for workload in plan.workloads:  # what is known after each is written: the next takes hours
         systems = pd.concat([systems, *measured(plan, workload)], ignore_index=True)
         cells = mapped(out, systems=systems)
-        ends = pd.concat([ends, finals(plan, workload, cells)], ignore_index=True)
+        ends = pd.concat([ends, finals(plan, workload, systems, cells)], ignore_index=True)
         confirmed = pd.concat([confirmed, wholes(plan, workload, systems, cells)], ignore_index=True)
         mapped(out, finals=ends, wholes=confirmed)
 

@@ -181,7 +181,8 @@ def main() -> None:
     cells = compared(pd.read_csv(folder / "systems.csv"))
     said = f"{markdown(cells)}\nIn short:\n\n{in_short(cells)}\n"
     if (last := folder / "finals.csv").is_file():
-        said += f"\nFinal metrics on the file's own network:\n\n{of_finals(pd.read_csv(last))}\n"
+        held = "Final metrics on the file's own network, of the model that every worker holds in the end"
+        said += f"\n{held}:\n\n{of_finals(pd.read_csv(last))}\n"
     if (whole := folder / "wholes.csv").is_file():
         said += f"\nPlayed in the cell, where ours is twice as soon as who waits:\n\n{of_wholes(pd.read_csv(whole))}\n"
     cells.to_csv(folder / "grid.csv", index=False, float_format="%.6g")

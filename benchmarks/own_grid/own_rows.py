@@ -128,15 +128,28 @@ def closing(run: testbed.Run) -> float:
 
 
 def ends_of(run: testbed.Run) -> pd.DataFrame:
-    """A row for each system and seed, of the model that every worker holds in the end: when, and how good it is."""
+    """A row for each system and seed, of the model that is reported in the end: when, and how good it is."""
     metric = "final_accuracy" if "final_metric" not in run.summary else "final_metric"
     held_s = [float(result.tests["time_s"].max()) for result in run.results]
     found = run.summary.assign(metric=run.summary[metric], held_s=held_s)
     return found[["system", "seed", "steps", "held_s", "final_loss", "metric", "mean_step_s"]]
 
 
+def until_held(ends: pd.DataFrame, cell: pd.DataFrame, periods: Mapping[str, int]) -> pd.DataFrame:
+    """When every worker holds it: who ends between two averagings (`periods`) takes one right then, as in its `cell`.
+
+    That is what `averaged_right_then` made of it there: of the seeds the longest, others' own averaging being sooner.
+    """
+    right_then_s = (cell["held_s"] - cell["target_s"]).groupby(cell["system"]).max()
+    apart = [
+        bool(period := periods.get(name, 0)) and steps % period > 0
+        for name, steps in zip(ends["system"], ends["steps"], strict=True)
+    ]
+    return ends.assign(held_s=ends["held_s"] + ends["system"].map(right_then_s).fillna(0.0).where(apart, 0.0))
+
+
 def in_as_much_time(ends: pd.DataFrame) -> int:
-    """The steps that ours makes while the other makes all of its, the end with them; `ends`: see `ends_of`.
+    """The steps that ours makes till the other's is held, the end with them; `ends`: see `until_held`.
 
     None, 0, where the end alone takes longer than that.
     """
