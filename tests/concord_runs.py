@@ -11,6 +11,7 @@ import torch
 from small_runs import Played, network, play, quadratic_task
 
 from testbed.layout import Layout
+from testbed.roles.life import Life
 from testbed.roles.roles import Kind, Roles
 from testbed.systems import Task
 from testbed.systems.concord import Concord, WorkerState
@@ -159,6 +160,18 @@ def total(states: Mapping[str, Any], roles: Roles) -> torch.Tensor:
     return told + kept
 
 
+def _who_rests(patch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
+    """Who is dead as a segment ends, and the step that this ends with."""
+    rest, dead = Life._rest, set[tuple[str, int]]()
+
+    async def resting(life: Life, stop_at: int) -> None:
+        dead.add((life._node.name, stop_at))
+        await rest(life, stop_at)
+
+    patch.setattr(Life, "_rest", resting)
+    return dead
+
+
 def run(
     patch: pytest.MonkeyPatch,
     options: Mapping[str, Any],
@@ -171,12 +184,14 @@ def run(
 ) -> Played:
     """Play it and hold the sum against what steps made, at each boundary; the end may drop what its code leaves out.
 
-    And it has no part of a region that is dead then, and has not heard of it: of two regions that is not checked.
+    And it has no part of a region that is dead then, and has not heard of it: of two regions that is not checked. Where
+    both are alive they end with the same.
     """
     task = task_of(kind, regions="ab" if pair else "abc", workers=workers, pair=pair)
     options = {"end_error": 0.0, "outer_rate": 1.0, **options}
     steps = Steps(patch, task.roles)
     boundaries: list[torch.Tensor] = []
+    dead = _who_rests(patch)
 
     def check(states: Mapping[str, Any]) -> None:
         boundaries.append(total(states, task.roles) - task.initial.double() - steps.made)
@@ -184,8 +199,10 @@ def run(
     played = play("concord", task, profile, options, stops, between=check, faults=faults)
     assert float(steps.made.abs().max()) > 0.5
     assert len(boundaries) == len(stops) + 1
-    if pair and len({tuple(played.states[name].link.told.tolist()) for name in task.roles.lpss}) > 1:
+    if pair and dead & {(name, STEPS) for name in task.roles.lpss}:
         boundaries.pop()
+    elif pair and options.get("end", True):
+        assert len({tuple(played.states[name].link.told.tolist()) for name in task.roles.lpss}) == 1
     largest = [float(away.abs().max()) for away in boundaries]
     assert max(largest[: len(stops)], default=0.0) < 1e-5, largest
     dropped = 2 * options["end_error"] * steps.made.square().mean()  # of what members send, and of what they are told

@@ -260,7 +260,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
         top = self.topology
         shapes = dict.fromkeys(self.kind_of(system).peers or self.topology_of(system) for system in self.systems)
         beside = tuple(kind for kind in shapes if kind != top.kind)
-        mesh = any(len(top.regions) <= self.kind_of(system).mesh_up_to for system in self.systems)
+        mesh = any(map(self._is_mesh, self.systems))
         return Roles(tuple(top.regions), top.workers_per_region, top.server_region, top.kind, mesh, beside)
 
     def kind_of(self, system: str) -> type[System]:
@@ -275,9 +275,12 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
 
     def roles_of(self, system: str) -> Roles:
         """Who takes part, and who talks to whom, in a run of `system`."""
-        kind = self.kind_of(system)
-        mesh = len(self.topology.regions) <= kind.mesh_up_to
-        return replace(self.roles, kind=kind.peers or self.topology_of(system), mesh=mesh, beside=())
+        kind = self.kind_of(system).peers or self.topology_of(system)
+        return replace(self.roles, kind=kind, mesh=self._is_mesh(system), beside=())
+
+    def _is_mesh(self, system: str) -> bool:
+        """Whether its LPSs exchange messages with each other."""
+        return self.kind_of(system).is_mesh(self.systems[system], len(self.topology.regions))
 
     @cached_property
     def plan(self) -> NetworkPlan:

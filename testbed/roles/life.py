@@ -57,6 +57,7 @@ class Life:
         self.dead = False
         self._markers: dict[str, Message] = {}
         self._over = asyncio.Event()  # the segment is for those whom this role serves, or who serve it
+        self._told_over = False  # by one of them, whenever that was
         node.fate = self
 
     def takes(self, peer: str, message: Message) -> bool:
@@ -65,7 +66,9 @@ class Life:
             if peer not in self._node.clients or len(self._markers) == len(self._node.neighbours):
                 self._over.set()
         elif message.kind == OVER:
-            self._over.set()
+            self._told_over = True
+            if self.dead:
+                self._over.set()
             return False
         return not self.dead
 
@@ -118,8 +121,13 @@ class Life:
             playing.cancel()
 
     async def _begins_again(self, death: Death) -> bool:
-        """Whether it does before the segment is over."""
+        """Whether it does before the segment is over.
+
+        Who was told so alive, and dies for good after it, is at rest; who dies for a while has something to end yet.
+        """
         node, until_s = self._node, death.until_s if self._returns else inf
+        if until_s == inf and self._told_over:
+            return False
         try:
             async with nullcontext() if until_s == inf else node.timeout(max(until_s - node.now(), 0.0)):
                 await self._over.wait()

@@ -177,7 +177,11 @@ class Concord(PairedServers):
             floats=self.coder(Float32(layout)),
         )
         self.accounts = Accounts(task, self._start(), codes)
-        self.pairing, self.direct = Pairing(self.accounts), options.pair
+        self.pairing = Pairing(self.accounts)
+
+    @classmethod
+    def is_mesh(cls, options: ConcordOptions, regions: int) -> bool:
+        return options.pair and regions <= 2
 
     def _start(self) -> torch.Tensor:
         """What is averaged of a worker at first."""

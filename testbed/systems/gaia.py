@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf, sqrt
+from math import sqrt
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -140,7 +140,10 @@ class Gaia(RegionalSystem):
     options_type = GaiaOptions
     knobs: ClassVar[Mapping[str, Knob]] = {"threshold": Knob(low=0.001, high=0.1)}
     options: GaiaOptions
-    mesh_up_to = inf
+
+    @classmethod
+    def is_mesh(cls, options: GaiaOptions, regions: int) -> bool:
+        return True
 
     def __init__(self, task: Task, options: GaiaOptions) -> None:
         super().__init__(task, options)

@@ -279,7 +279,7 @@ def test_diloco_waits_for_the_wan_when_it_exchanges_and_less_when_steps_overlap(
 def assert_parts_fit(system: str, profile: Profile) -> None:
     """Computing, codec and links are parts of each step: none is negative, together they are no longer than it."""
     kind = SYSTEMS[system]
-    roles = Roles(("a", "b"), 2, "c", kind.peers or "tree", kind.mesh_up_to >= 2)
+    roles = Roles(("a", "b"), 2, "c", kind.peers or "tree", kind.is_mesh(kind.options_type(), 2))
     played = train(system, quadratic_task(roles, STEPS), profile, OPTIONS.get(system, {}), stops=(2,))
     for worker in roles.workers:
         steps, lengths = breakdown(played, worker)

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from concord_runs import APART, CODINGS, FAR, FAULTS, LAN, MODES, PROFILE, run, task_of
-from small_runs import each_system, network, play
+from small_runs import each_system, network, play, quadratic_task
 
+from testbed.layout import Layout
 from testbed.message import Message
 from testbed.record.events import Sent, StepDone
 from testbed.roles.node import Node
-from testbed.systems.concord import Concord, WorkerState
+from testbed.roles.roles import Roles
+from testbed.systems.concord import Concord, ConcordOptions, WorkerState
 from testbed.systems.protocols.accounts import Member
-from testbed.systems.protocols.desk import Report
+from testbed.systems.protocols.desk import Desk, Report
 from testbed.systems.protocols.inbox import Inbox
 from testbed.systems.protocols.pair import Pairing
+from testbed.systems.protocols.rhythm import Rhythm
 from testbed.wan.profile import Link
+from testbed.workloads.config import Training
 from testbed.workloads.optimizer import SGD
+from testbed.workloads.schedule import Constant
 
+TOGETHER = {"lan": "together", "wan": "together", "waiting": 1e9}
 HERE = {name: [re.sub(r"\bc\b", "b", text) for text in faults] for name, faults in FAULTS.items()}
 """The faults of two regions."""
 
@@ -53,7 +60,9 @@ def test_nor_where_both_have_a_momentum(fault: str, workers: int, monkeypatch: p
     run(monkeypatch, {"outer_momentum": 0.6, "lan": "apart"}, faults, workers=workers, pair=True)
 
 
-@pytest.mark.parametrize("fault", each_system(["none", "partition", "killed worker", "region leaves"], "none"))
+@pytest.mark.parametrize(
+    "fault", each_system(["none", "partition", "killed LPS", "killed worker", "region leaves"], "none")
+)
 def test_every_worker_ends_with_the_average_to_the_bit(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though nobody has told both regions what it is."""
     played = run(monkeypatch, {"end_error": 0.001}, HERE[fault], pair=True)
@@ -107,7 +116,7 @@ def test_a_region_that_is_cut_off_trains_on_and_is_heard_later(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("more", [{"outer_rate": 1.4}, {"outer_momentum": 0.6}])
-@pytest.mark.parametrize(("steps", "rested"), [(60, False), (73, True)])
+@pytest.mark.parametrize(("steps", "rested"), [(60, False), (79, True)])
 def test_the_end_is_the_mean_of_the_copies_but_for_what_no_steps_have_answered(
     steps: int, rested: bool, more: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,3 +164,91 @@ def test_a_round_tells_of_the_pause_before_it(monkeypatch: pytest.MonkeyPatch) -
     play("concord", task_of(regions="ab", pair=True, steps=60, optimizer=SGD(momentum=0.9)), FAR)
     assert all(reported == real for reported, real in told)
     assert sum(real > 0.9 for _, real in told) >= 4, "twenty steps of rest"
+
+
+@pytest.mark.parametrize("for_ms", [50, 200])
+@pytest.mark.parametrize("at_s", each_system([1.26, 1.3, 1.35], 1.26))
+def test_who_dies_after_its_last_is_told_how_the_run_ended(at_s: float, for_ms: int) -> None:
+    """Its last is on its way, and the other's comes while it is dead or asks; it knows nothing of the average."""
+    faults = [f"kill c/lps at {at_s}s for {for_ms}ms"]
+    played = play("concord", task_of(regions="bc", pair=True), FAR, faults=faults)
+    first = played.states["b/w0"].weights
+    assert all(torch.equal(played.states[name].weights, first) for name in played.system.task.roles.workers)
+
+
+@pytest.mark.parametrize("fault", ["pause b/w1 at 0.5s for 300ms", "kill b/w1 at 0.5s for 500ms"])
+def test_regions_that_wait_for_each_other_get_over_a_fault(fault: str) -> None:
+    """With the pace of before, and where one of them has a round less to make in the end."""
+    task = task_of(regions="ab", steps=48, pair=True)
+    undisturbed, played = (play("concord", task, PROFILE, TOGETHER, faults=faults) for faults in ([], [fault]))
+    assert played.clock_s < undisturbed.clock_s + 0.6
+    assert torch.equal(played.states["a/w0"].weights, played.states["b/w1"].weights)
+
+
+class Rounds:
+    """Of each region, what its rhythm is after each round, and how many of its steps the other has not heard of."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.of: dict[str, list[Rhythm]] = {"b/lps": [], "c/lps": []}
+        self.unheard: list[int] = []
+        heard, hold = Concord._heard_above, Concord._hold
+
+        def hearing(system: Concord, node: Node, state: Any) -> None:
+            heard(system, node, state)
+            self.of[node.name].append(replace(state.rhythm))
+
+        async def holding(system: Concord, node: Node, state: Any, desk: Desk) -> None:
+            await hold(system, node, state, desk)
+            if node.name in self.of and desk.mean is None and not system._is_gone(node, state):
+                self.unheard.append(state.made - state.rhythm.heard)
+
+        patch.setattr(Concord, "_heard_above", hearing)
+        patch.setattr(Concord, "_hold", holding)
+
+
+@pytest.mark.parametrize("lan", ["auto", "together"])
+@pytest.mark.parametrize("fault", ["pause c/* at 0.5s for 700ms", "slow c/* factor=1.3 at 0s"])
+def test_a_round_takes_both_as_long_whoever_began_it_later(
+    fault: str, lan: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other's part may be there already: it is late all the same, and a next part does not come sooner for it."""
+    rounds = Rounds(monkeypatch)
+    task = task_of(regions="bc", steps=120, pair=True, optimizer=SGD(momentum=0.9))
+    play("concord", task, FAR, {"lan": lan}, faults=[fault])
+    for name, found in rounds.of.items():
+        assert len(found) >= 4, name
+        assert all(rhythm.late and rhythm.rest for rhythm in found[:-1]), f"{name}: but when no more steps are made"
+        assert min(rhythm.round_s for rhythm in found) > 0.3, "one way"
+
+
+@pytest.mark.parametrize("batches", each_system([6, 10, 18], 6))
+@pytest.mark.parametrize("fault", ["pause c/* at 0.5s for 700ms", "slow c/* factor=1.6 at 0s"])
+def test_nobody_goes_further_than_is_said_ahead_of_what_the_other_has_heard(
+    fault: str, batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = Rounds(monkeypatch)
+    task = task_of(regions="bc", steps=120, pair=True, optimizer=SGD(momentum=0.9))
+    play("concord", task, FAR, {"stale_batches": batches}, faults=[fault])
+    assert 2 * batches <= max(rounds.unheard) <= 2 * batches + 2, "a step or two until they hear that they are to wait"
+
+
+@pytest.mark.parametrize(("mbit", "coarse"), [(0.6, False), (0.1, True)])
+def test_bits_that_are_most_of_a_round_are_made_fewer(mbit: float, coarse: bool) -> None:
+    """Seen by what an empty message takes, which is not behind a part of a round."""
+    task = quadratic_task(
+        Roles(("b", "c"), 2, "a", "tree", mesh=True),
+        120,
+        layout=Layout.of([("weight", (30000,))]),
+        training=Training(steps=120, schedule=Constant(rate=0.05)),
+    )
+    played = play("concord", task, network(("a", "b", "c"), LAN, Link(mbit, 600)), {"end": False, "stale_batches": 0})
+    for lps in ("b/lps", "c/lps"):
+        state = played.states[lps]
+        assert state.link.coarse is coarse
+        assert state.rhythm.trip_s == pytest.approx(0.3, abs=0.01)
+
+
+def test_it_is_not_asked_of_who_goes_by_the_server() -> None:
+    assert Concord.is_mesh(ConcordOptions(), 2)
+    assert not Concord.is_mesh(ConcordOptions(), 3)
+    assert not Concord.is_mesh(ConcordOptions(pair=False), 2)

@@ -56,7 +56,7 @@ def played(system: str, faults: list[str], kind: str = "tree", stops: tuple[int,
 
 
 def task_of(system: str, kind: str = "tree") -> Task:
-    return quadratic_task(replace(ROLES[kind], mesh=SYSTEMS[system].mesh_up_to >= 2), STEPS)
+    return quadratic_task(replace(ROLES[kind], mesh=SYSTEMS[system].is_mesh(SYSTEMS[system].options_type(), 2)), STEPS)
 
 
 def counted(run: Played) -> dict[str, set[int]]:

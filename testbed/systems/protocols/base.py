@@ -193,13 +193,17 @@ class System(ABC):
     own_clip: ClassVar[bool] = False  # whether it clips gradients itself, by `training.clip_norm`
     sums_gradients: ClassVar[bool] = True  # whether what a worker sends can be made from a sum of its GPUs' gradients
     follows_network: ClassVar[bool] = False  # whether what a message holds goes by how long others took
-    mesh_up_to: ClassVar[float] = 0  # how many LPSs at most exchange messages with each other
     alike: ClassVar[bool] = (
         False  # whether a region's workers are treated the same: collected, then answered at once; or in rings
     )
     tolerant: ClassVar[bool] = False  # whether it has the option `tolerance`
     returning: ClassVar[tuple[str, ...]] = ()  # the kinds of roles that then can take part again after their death
     peers: ClassVar[Kind | None] = None  # how its workers talk to each other where they have no server
+
+    @classmethod
+    def is_mesh(cls, options: Any, regions: int) -> bool:
+        """Whether LPSs of so many regions exchange messages with each other."""
+        return False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -55,6 +55,11 @@ class ServerState:
     # Of that link, the latest round whose answer the last answer but one to members had in it, and the last.
     passed_on: list[int] = field(default_factory=lambda: [0, 0])
 
+    @property
+    def patience_s(self) -> float:
+        """What an answer takes once its members wait for it; 0: none has come."""
+        return self.rhythm.round_s
+
 
 @dataclass
 class Desk:
@@ -72,6 +77,7 @@ class Desk:
     mean : what it has told at the end
     over : whether those who may be dead have been told that the segment is
     told_other : whether the other of two regions has been told so
+    held : whether that one is known to have what this one has told at the end
     done : whether this one's part of the segment is over
     """
 
@@ -89,11 +95,12 @@ class Desk:
     mean: Message | None = None
     over: bool = False
     told_other: bool = False
+    held: bool = False
     done: bool = False
 
     def released_s(self, state: ServerState, now_s: float) -> float:
         """Until when members are to wait; inf: they are not, or have for as long as one waits for who is late."""
-        until_s = self.held_s + LATE * (state.rhythm.round_s or self.held_s - self.began_s)
+        until_s = self.held_s + LATE * (state.patience_s or self.held_s - self.began_s)
         return until_s if now_s < until_s else inf
 
     def forget(self, peer: str) -> None:

@@ -26,18 +26,19 @@ class Inbox:
         for peer in others:
             node.spawn_server(self._fill(node, peer))
         self.items: deque[tuple[str, Message, float]] = deque()
-        self._came = Signal()
+        self._came, self._has_ended = Signal(), False
 
     async def _fill(self, node: Node, peer: str) -> None:
         """Take in what comes until the peer's segment is over, which wakes whoever waits, too."""
         async for _, message in node.serve((peer,)):
             self.items.append((peer, message, node.now()))
             self._came.set()
+        self._has_ended = True
         self._came.set()
 
     async def next(self, node: Node, what: str, deadline_s: float = inf) -> tuple[str, Message, float] | None:
-        """The next message; None where a peer has ended its segment meanwhile, or the deadline is over."""
-        if not self.items:
+        """The next message; None where a peer has ended its segment since the last None, or the deadline is over."""
+        if not (self.items or self._has_ended):
             self._came.clear()
             if deadline_s == inf:
                 await node.wait(self._came, what)
@@ -45,4 +46,7 @@ class Inbox:
                 with suppress(TimeoutError):
                     async with node.timeout(max(deadline_s - node.now(), 0.0)):
                         await node.wait(self._came, what)
-        return self.items.popleft() if self.items else None
+        if self.items:
+            return self.items.popleft()
+        self._has_ended = False
+        return None

@@ -49,14 +49,14 @@ class Rhythm:
     gap_s: float = 0.0  # from an answer to the next round
     round_s: float = 0.0  # from the beginning of a round to its answer; 0: none has been answered
     asked_s: float = 0.0  # when an empty message was sent
-    trip_s: float = 0.0  # what the latest that was answered took; 0: none was
+    trip_s: float = 0.0  # what the latest that was answered took of the ways of a round; 0: none was
     asking: bool = False  # whether it is on its way
 
     def begin(self, step: int, now_s: float, behind: bool = False) -> None:
         """A round begins, `behind` one that is under way or else after the latest answer."""
         self.before = [self.began, self.began_s] if behind else []
         self.began, self.began_s = step, now_s
-        self.gap_s = now_s - self.answered_s if self.answered_s and not behind else 0.0
+        self.gap_s = max(0.0, now_s - self.answered_s) if self.answered_s and not behind else 0.0
 
     @property
     def oldest(self) -> tuple[int, float]:
@@ -93,7 +93,10 @@ class Rhythm:
         """An empty message is sent."""
         self.asked_s, self.asking = now_s, True
 
-    def told(self, now_s: float) -> None:
-        """It is answered; of one that was given up, since somebody died meanwhile, that says nothing."""
+    def told(self, now_s: float, part: float = 1.0) -> None:
+        """It is answered, of which a round's ways are so much.
+
+        Of one that was given up, since somebody died meanwhile, that says nothing.
+        """
         if self.asking:
-            self.trip_s, self.asking = now_s - self.asked_s, False
+            self.trip_s, self.asking = part * (now_s - self.asked_s), False

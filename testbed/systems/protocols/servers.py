@@ -112,7 +112,7 @@ class AveragingServers(LinkRules):
         inbox, desk = self.inbox(node), Desk(node.clients, node.now())
         if node.name != node.global_server:
             await self.begin_segment(node, state)
-        while inbox.items or self._awaits(node, state) or not node.all_ended(desk.members):
+        while inbox.items or self._awaits(node, state, desk) or not node.all_ended(desk.members):
             until_s = min(self._deadline_s(state, desk), desk.released_s(state, node.now()))
             arrived = await inbox.next(node, "its members", until_s)
             if arrived is not None:
@@ -131,7 +131,7 @@ class AveragingServers(LinkRules):
         """What comes to a server."""
         return Inbox(node)
 
-    def _awaits(self, node: Node, state: ServerState) -> bool:
+    def _awaits(self, node: Node, state: ServerState, desk: Desk) -> bool:
         """Whether its segment waits for a message from above."""
         return state.link.waiting or state.rhythm.asking
 
@@ -240,35 +240,36 @@ class AveragingServers(LinkRules):
             return True
         if not desk.asked_above:
             desk.asked_above, state.answers = True, state.answers + 1
-            return not self._due_above(state)
+            return not self._due_above(node, state)
         return not state.link.waiting
 
-    def _due_above(self, state: ServerState) -> bool:
+    def _due_above(self, node: Node, state: ServerState) -> bool:
         """Whether its members have been told of the last answer, and have made the steps to be made since.
 
         The first answer after it tells them, the second tells that what they have made since is in z.
         """
-        return state.answers >= (2 if state.rhythm.rest else 1) and state.furthest >= state.rhythm.until
+        told, rhythm = state.answers >= (2 if state.rhythm.rest else 1), state.rhythm
+        return told and state.furthest >= rhythm.until and node.now() >= rhythm.answered_s
 
     def _is_to_send(self, node: Node, state: ServerState, desk: Desk) -> bool:
         """Whether a round with the global server is due: by its rhythm; or with all that waiting members have told."""
         if desk.released_s(state, node.now()) == inf:
-            return self._due_above(state) and not state.link.waiting
+            return self._due_above(node, state) and not state.link.waiting
         new = state.made > state.rhythm.began or not state.link.is_under_way
         return desk.complete() and new and not (state.link.asking or len(state.link.behind))
 
     async def _hold(self, node: Node, state: ServerState, desk: Desk) -> None:
         """Let members wait once they are too far from what the others have heard of."""
         regions = len(self.task.roles.lpss)
-        if node.name == node.global_server or not self.stale_batches:
+        if node.name == node.global_server or not self.stale_batches or desk.mean is not None:
             return
-        if self._is_alone(node) or state.made - state.rhythm.heard < self.stale_batches * regions:
+        if self._is_alone(node, state) or state.made - state.rhythm.heard < self.stale_batches * regions:
             desk.held_s = inf
         elif desk.held_s == inf and not desk.last:
             desk.held_s = node.now()
             await node.broadcast([peer for peer in desk.members if peer not in desk.ended], Message(HOLD))
 
-    def _is_alone(self, node: Node) -> bool:
+    def _is_alone(self, node: Node, state: ServerState) -> bool:
         """Whether there is no other region to hear of it."""
         return len(self.task.roles.lpss) == 1
 
@@ -309,25 +310,31 @@ class AveragingServers(LinkRules):
 
     def _heard_above(self, node: Node, state: ServerState) -> None:
         """The oldest round under way is over."""
-        delay = self._delay_above(state, node.now())
-        state.rhythm.answer(state.furthest, node.now(), self.carried, self.wan_rest, delay)
+        over_s = self._over_s(node, state)
+        delay = self._delay_above(state, node.now(), over_s)
+        state.rhythm.answer(state.furthest, over_s, self.carried, self.wan_rest, delay)
         if state.rhythm.rest:
             state.answers = 0
 
-    def _delay_above(self, state: ServerState, now_s: float) -> int:
+    def _over_s(self, node: Node, state: ServerState) -> float:
+        """When it is."""
+        return node.now()
+
+    def _delay_above(self, state: ServerState, now_s: float, over_s: float) -> int:
         """Steps by which an answer is late for members: those since the round began.
 
         Apart there are two more, one until a step is known here and one until its maker hears of the answer, or as many
         as a member's round takes. And where that is many, this server hears of steps too seldom to count them.
         """
         began, began_s = state.rhythm.oldest
-        heard = state.furthest - began
-        if self.period(state):
-            return heard
+        heard, period = state.furthest - began, self.period(state)
         known = [report for report in map(Report._make, state.reports) if report.step_s]
+        if period:
+            steps_s = [report.step_s + report.round_s / period for report in known]
+            return heard + (int((over_s - now_s) / mean(steps_s)) if steps_s else 0)
         if not known:
             return heard + 2
-        took_s = now_s - began_s + mean(report.round_s for report in known)
+        took_s = over_s - began_s + mean(report.round_s for report in known)
         return max(heard + 2, int(took_s / mean(report.step_s for report in known)))
 
     def _take_above(self, state: ServerState, message: Message) -> None:
