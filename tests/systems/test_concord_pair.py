@@ -20,7 +20,7 @@ from testbed.systems.concord import Concord, ConcordOptions, WorkerState
 from testbed.systems.protocols.accounts import Member
 from testbed.systems.protocols.desk import Desk, Report
 from testbed.systems.protocols.inbox import Inbox
-from testbed.systems.protocols.pair import Pairing
+from testbed.systems.protocols.pair import Pair, Pairing
 from testbed.systems.protocols.rhythm import Rhythm
 from testbed.wan.profile import Link
 from testbed.workloads.config import Training
@@ -81,6 +81,25 @@ def test_who_begins_afresh_is_heard_again(who: str, at_s: float) -> None:
     played = play("concord", task_of(regions="ab", pair=True), PROFILE, stops=(9,), faults=[fault])
     first = played.states["a/w0"].weights
     assert all(torch.equal(played.states[name].weights, first) for name in played.system.task.roles.workers)
+
+
+@pytest.mark.parametrize(("first_s", "again_s"), [(0.5, 0.7), (0.9, 1.0)])
+def test_an_answer_to_an_earlier_life_is_no_answer(
+    first_s: float, again_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both hold the same after each round, though who began afresh twice within a round trip has asked twice."""
+    told: dict[int, torch.Tensor] = {}
+    close = Pairing.close
+
+    def closing(pairing: Pairing, pair: Pair, link: Member, momentum: float) -> torch.Tensor:
+        change = close(pairing, pair, link, momentum)
+        assert torch.equal(told.setdefault(link.closed, link.told.clone()), link.told)
+        return change
+
+    monkeypatch.setattr(Pairing, "close", closing)
+    faults = [f"kill c/lps at {at_s}s for 50ms restart=fresh" for at_s in (first_s, again_s)]
+    play("concord", task_of(regions="bc", steps=60, pair=True), FAR, {"wan_rest": 0}, faults=faults)
+    assert len(told) >= 3
 
 
 @pytest.mark.parametrize("more", [{"outer_rate": 1.4}, {"outer_momentum": 0.6}])

@@ -111,3 +111,16 @@ def test_who_is_left_out_does_not_set_the_others_back() -> None:
         return float((here - played.system.task.initial).norm())
 
     assert far(others_go, wan_rest=0) == pytest.approx(far((), wan_rest=999), rel=0.05)
+
+
+@pytest.mark.parametrize("faults", [["kill b/lps at 1.36s for 50ms"], ["kill b/lps at 0.5s"]])
+@pytest.mark.parametrize(("regions", "pair"), [("abc", False), ("ab", False), ("ab", True)])
+def test_who_waits_for_an_lps_that_dies_is_answered_or_told_that_nobody_will(
+    faults: list[str], regions: str, pair: bool
+) -> None:
+    """Others have ended before, and say so while it is alive, or while its workers are not asking yet."""
+    faults = ["slow b/* factor=2 at 0s" if "for" not in faults[0] else "slow b/w* factor=1.2 at 0s", *faults]
+    played = play("concord", task_of(regions=regions, pair=pair), PROFILE, {"lag": 0.9}, faults=faults)
+    first = played.states["a/w0"].weights
+    alive = [name for name in played.system.task.roles.workers if "for" in faults[1] or not name.startswith("b/")]
+    assert all(torch.equal(played.states[name].weights, first) for name in alive)

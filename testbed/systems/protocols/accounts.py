@@ -74,7 +74,7 @@ class Member:
     times: list[float] = field(default_factory=list)  # g of each that is under way
     number: int = 0
     closed: int = 0
-    questions: int = 0  # that it has asked
+    question: int = 0  # its latest
     asking: bool = False
     coarse: bool = False  # how it is to code
 
@@ -325,10 +325,10 @@ class Accounts:
 
     # Who was dead, or whose server was
 
-    def ask(self, member: Member) -> Message:
-        """Ask what became of the rounds under way."""
-        member.questions, member.asking = member.questions + 1, True
-        return Message(BACK, 0, (), tuple(map(float, (0, member.questions, member.closed, member.number))))
+    def ask(self, member: Member, now_s: float) -> Message:
+        """Ask what became of the rounds under way; a question has no number that one of an earlier life had."""
+        member.question, member.asking = max(member.question + 1, round(1000 * now_s)), True
+        return Message(BACK, 0, (), tuple(map(float, (0, member.question, member.closed, member.number))))
 
     def reply(self, books: Books, place: int, question: Message, step: int) -> Message:
         """z for one who asks, the number of the last of its rounds that is in z, and of its question.
@@ -350,7 +350,7 @@ class Accounts:
         total: torch.Tensor = self.codes.floats.decode(reply.buffers)
         change = total - member.told
         member.told.copy_(total)
-        if int(reply.numbers[2]) < member.questions:  # the one to the latest says it anew
+        if int(reply.numbers[2]) < member.question:  # the one to the latest says it anew
             return change
         counted = int(reply.numbers[1])
         if counted > member.closed:

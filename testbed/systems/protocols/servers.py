@@ -410,7 +410,7 @@ class AveragingServers(LinkRules):
     async def ask_again(self, node: Node, state: Any) -> None:
         """Ask the server what became of rounds under way; what else was on its way is given up."""
         state.rhythm.asking, state.rhythm.before = False, []
-        await node.send(self.above(node), self.accounts.ask(state.link))
+        await node.send(self.above(node), self.accounts.ask(state.link, node.now()))
 
     def _tell_the_dead(self, node: Node, desk: Desk) -> None:
         """That the segment is over, where all who cannot be dead have ended it."""
