@@ -7,8 +7,12 @@ link or role and says what to do.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+import errno
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
+OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no fault of what was asked for
 LISTED = 64  # names, in a line
 COMPARED = 1_000  # names, or letters of one, that are compared
 
@@ -90,6 +94,44 @@ def of_file(error: OSError, place: object = None) -> str:
     named = place if error.filename is None else error.filename
     said = error.strerror or str(error)
     return said if named is None else f"{named}: {said}"
+
+
+def as_typed(error: BaseException, what: str, kind: type[TestbedError]) -> BaseException:
+    """What `error`, raised by code that anybody may have written, is to the user: a line that says what it is of.
+
+    Errors that are meant for the user stay as they are, and so do those of a disk that is full. The traceback is a
+    note, for the code's author.
+    """
+    if isinstance(error, TestbedError) or (isinstance(error, OSError) and error.errno in OUT_OF_ROOM):
+        return error
+    said = of_file(error) if isinstance(error, OSError) else " ".join(str(error).split())
+    typed = kind(f"{what}: {type(error).__name__}{': ' if said else ''}{said}")
+    typed.add_note("".join(traceback.format_exception(error)).rstrip())
+    return typed
+
+
+@contextmanager
+def code_of(what: str, kind: type[TestbedError] = InputError) -> Iterator[None]:
+    """Within it code runs that a plug-in may have brought: whatever it raises, an `exit()` too, is one line.
+
+    `what` begins it: "model 'mine'".
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        typed = as_typed(error, what, kind)
+        if typed is error:
+            raise
+        raise typed from error
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Within it, an InputError begins with `where`."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def nearest(found: str, known: Iterable[str]) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import errno
 import gc
 import os
 import sys
@@ -42,10 +41,9 @@ from testbed.cli import (
 )
 from testbed.cli.options import Commands, Parser
 from testbed.emulation.sandbox import find_administrators_tools
-from testbed.errors import InputError, TestbedError, of_file
+from testbed.errors import OUT_OF_ROOM, InputError, RunError, TestbedError, as_typed, of_file
 
 DESCRIPTION = "Train one model across emulated data centers and compare geo-distributed training systems."
-OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no fault of what was asked for
 COMMANDS = (
     run,
     experiments,
@@ -74,21 +72,20 @@ atexit.register(gc.freeze)  # or the interpreter, which ends next, looks through
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code. Whatever ends it is one line on standard error."""
+    """Run the command line; returns the exit code. Whatever ends it is one line on standard error, the last one."""
     _write_whatever_comes()
     given = list(sys.argv[1:] if argv is None else argv)
+    begun = False
     try:
         check_words(given)
         options = parsed(given)
         find_administrators_tools()
+        begun = True
         code = options.command(options)
         sys.stdout.flush()
         return code
     except TestbedError as error:
-        if not error.told:
-            _say(f"error: {error}")
-            _log_notes(error)
-        return error.exit_code
+        return _answer(error)
     except KeyboardInterrupt:
         _say("stopped")
         return 1
@@ -102,9 +99,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"error: {of_file(error, 'standard output' if no_room else None)}"
         )  # files are named where they are written
         return 1 if no_room else 2
-    except SystemExit:  # of --help
+    except SystemExit as ended:  # of --help, or of rich, whose reader has gone
         _drop(sys.stdout)
+        if begun and not ended.code:
+            return _answer(as_typed(ended, "code of a plug-in's, or of the testbed's, has left the program", RunError))
         raise
+    except Exception as error:  # of a plug-in's, as far as nobody below says what it is of
+        return _answer(as_typed(error, "an error of a plug-in's, or of the testbed's", RunError))
+
+
+def _answer(error: BaseException) -> int:
+    """Tell of an error, and of the traceback that was a role's first; the exit code."""
+    assert isinstance(error, TestbedError)
+    if not error.told:
+        _log_notes(error)
+        _say(f"error: {error}")
+    return error.exit_code
 
 
 def check_words(given: Sequence[str]) -> None:
@@ -153,7 +163,7 @@ def parsed(given: Sequence[str]) -> argparse.Namespace:
 
 
 def _log_notes(error: TestbedError) -> None:
-    """A role's traceback goes to the log on standard error, below the one line."""
+    """A role's traceback goes to the log on standard error, above the one line."""
     with suppress(OSError):
         for note in getattr(error, "__notes__", ()):
             print(note, file=sys.stderr)

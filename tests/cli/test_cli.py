@@ -17,7 +17,7 @@ import pytest
 from own_parts import forget_after
 from small_runs import PLAIN, plain, toml, use_small_data
 
-from testbed.cli import main, options
+from testbed.cli import main, options, systems
 from testbed.files import replacing
 from testbed.interpreter import typed
 from testbed.record.info import RunInfo, read_info, write_info
@@ -235,6 +235,24 @@ def test_a_reader_that_goes_away_is_no_traceback(finished: Path) -> None:
     assert process.wait(60) == 1
     assert process.stderr is not None
     assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("ends", "line"),
+    [
+        (SystemExit(0), "code of a plug-in's, or of the testbed's, has left the program: SystemExit: 0"),
+        (ValueError("so\nand so"), "an error of a plug-in's, or of the testbed's: ValueError: so and so"),
+    ],
+)
+def test_whatever_a_command_ends_with_is_one_line_below_its_traceback(
+    command: Output, monkeypatch: pytest.MonkeyPatch, ends: BaseException, line: str
+) -> None:
+    def fails(options: argparse.Namespace) -> int:
+        raise ends
+
+    monkeypatch.setattr(systems, "_systems", fails)
+    code, _, said = command("systems")
+    assert code == 1 and said.startswith("Traceback") and said.splitlines()[-1] == f"testbed: error: {line}"
 
 
 def test_resume_refuses_what_it_would_ignore(tmp_path, capsys):
