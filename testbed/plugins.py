@@ -71,9 +71,11 @@ class Registry(Mapping[str, T], Generic[T]):
         Raises
         ------
         InputError
-            Another file has registered that name.
+            Another file has registered that name, or it is none.
         """
         place = _file_of(origin)
+        if not isinstance(name, str) or not name:
+            raise InputError(f"{place}: a {self.kind} is called {name!r}; a name is a string")
         if not (_importing or Path(place).is_relative_to(OWN)):
             _brought.add(place)
         before = self._origins.get(name, place)

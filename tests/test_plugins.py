@@ -125,6 +125,14 @@ def test_what_is_loaded_is_told_with_its_files_hash(tmp_path: Path) -> None:
         ("import nowhere_at_all", "cannot be imported: ModuleNotFoundError: No module named 'nowhere_at_all'"),
         ("def f(:", "cannot be imported: SyntaxError: "),
         (SYSTEM.format(class_name="Other", name="dgc"), "there is a system 'dgc' already"),
+        (SYSTEM.format(class_name="Other", name="../../../esc"), "system 'Other': name: '/' in a name that records"),
+        (SYSTEM.format(class_name="Other", name=".."), "system 'Other': name: the name '..' is no plain name"),
+        (SYSTEM.format(class_name="Other", name="x" * 300), "is a name of 300 bytes; 255 are possible"),
+        (SYSTEM.replace('"{name}"', "7").format(class_name="Other"), "system 'Other': name: 7 is no name; a system's"),
+        (
+            "from testbed.workloads import model\nmodel(7)(lambda outputs: None)",
+            "a model is called 7; a name is a",
+        ),
     ],
 )
 def test_what_is_wrong_with_one_is_one_line(

@@ -13,14 +13,15 @@ from msgspec import inspect
 
 from testbed import plugins as plugin
 from testbed import shipped
-from testbed.errors import InputError, nearest
+from testbed.errors import InputError, naming, nearest
 from testbed.experiment import strict, sweeps
 from testbed.experiment.schema import Experiment
-from testbed.experiment.strict import blaming, calling, naming
+from testbed.experiment.strict import blaming, calling
 from testbed.faults import FAULTS, Fault, sentence
-from testbed.files import plain_name
+from testbed.files import NAME_BYTES, plain_name
 from testbed.roles.compute import compute_model
 from testbed.systems import SYSTEMS
+from testbed.systems.registry import check_name
 from testbed.wan import plain, reading
 from testbed.workloads.data import base as datasets
 from testbed.workloads.models import base as models
@@ -272,9 +273,9 @@ def from_dict(data: dict[str, Any], source: str) -> Experiment:
 
 def _options(name: str, table: Any, source: str) -> Options:
     of = table.get("of") if isinstance(table, Mapping) else None
-    with naming(f"{source}: systems.{name}"):
-        if of is not None and (wrong := [c for c in name if not (c.isalnum() or c in "-_.+")]):
-            raise InputError(f"{wrong[0]!r} in a name that records are kept under; letters, digits and -_.+ are fine")
+    with naming(f"{source}: systems.{name[:NAME_BYTES]}"):
+        if of is not None:  # else it is one that was checked when it was registered
+            check_name(name)
         system = SYSTEMS.find(of if isinstance(of, str) else name)
     return strict.read(table, system.options_type, source, f"systems.{name}")
 

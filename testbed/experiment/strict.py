@@ -41,15 +41,6 @@ _type_info = cache(inspect.type_info)
 
 
 @contextmanager
-def naming(where: str) -> Iterator[None]:
-    """Within it, an InputError begins with `where`."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-
-
-@contextmanager
 def blaming(source: str, options: Mapping[str, str]) -> Iterator[None]:
     """Within it, an error about a key that an option gave names the option, not the file, which says nothing of it."""
     try:

@@ -358,3 +358,19 @@ def test_a_target_that_is_stated_anew_is_one_for_the_stand_in_too(
 ) -> None:
     (point,) = experiment_file.load("cifarnet", changes, scale=scale)
     assert point.experiment.target.on(real=False).loss == loss
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("..", "the name '..' is no plain name"),
+        (".", "the name '.' is no plain name"),
+        ("", "the name '' is no plain name"),
+        ("../esc", "'/' in a name that records are kept under"),
+        ("a b", "' ' in a name that records are kept under"),
+        ("x" * 300, "is a name of 300 bytes; 255 are possible"),
+    ],
+)
+def test_a_table_of_a_system_is_called_as_a_folder_can_be(name: str, line: str) -> None:
+    with pytest.raises(InputError, match=rf"^test\.toml: systems\..*{re.escape(line)}"):
+        experiment_file.from_dict(plain(systems={"baseline": {}, name: {"of": "baseline"}}), "test.toml")

@@ -16,14 +16,14 @@ from testbed.codecs import costs
 from testbed.codecs.base import fixed_sizes
 from testbed.codecs.resident import placed
 from testbed.codecs.sized import Sizes, StandIn
-from testbed.errors import InputError, ProtocolError
+from testbed.errors import InputError, ProtocolError, naming
 from testbed.layout import Factors, Layout
 from testbed.message import Message
 from testbed.roles.attendance import Attendance, CatchUp, Tolerance, unanswered
 from testbed.roles.compute import NOTHING, Work
 from testbed.roles.node import Node
 from testbed.roles.roles import Kind, Roles, kind_of
-from testbed.systems.registry import SYSTEMS
+from testbed.systems.registry import SYSTEMS, check_name
 from testbed.types import Fraction, Positive, Rate, Share
 from testbed.workloads.config import Training
 
@@ -207,7 +207,9 @@ class System(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.name:
+        if cls.name != "":
+            with naming(f"system '{cls.__qualname__}': name"):
+                check_name(cls.name)
             SYSTEMS.add(cls.name, cls, cls.__module__)
 
     def __init__(self, task: Task, options: Any) -> None:
