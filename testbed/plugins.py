@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from testbed.errors import InputError, TestbedError, nearest
 
 OWN = Path(__file__).resolve().parent
 GROUP = "testbed.plugins"
+WHAT = "a plug-in is a .py file, a folder with an __init__.py, or a module's name"
 HOW = "one of your own comes in with plugins = [...] or --plugin"
 
 T = TypeVar("T")
@@ -182,7 +184,7 @@ def importing() -> bool:
 
 
 def _load(name: str, base: Path) -> str:
-    if name.endswith(".py") or "/" in name:
+    if name.endswith(".py") or "/" in name or (Path(name).suffix and os.path.isfile(base / name)):  # noqa: PTH113 - of any name
         path = (base / name).resolve()
         if path.is_dir():
             path /= "__init__.py"
@@ -190,6 +192,8 @@ def _load(name: str, base: Path) -> str:
         if name not in _loaded:
             if not path.is_file():
                 raise InputError(f"plug-in {name}: no such file")
+            if path.suffix != ".py":
+                raise InputError(f"plug-in {name}: {WHAT}")
             _loaded[name] = _plugin(name, _imported(name, lambda: _run_file(path)))
     elif name not in _loaded:
         here = str(Path.cwd())
@@ -224,7 +228,7 @@ def _run_file(path: Path) -> ModuleType:
     name = f"testbed_plugin_{stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     inside = [str(path.parent)] if whole else None
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=inside)
-    assert spec is not None and spec.loader is not None, "it ends in .py"
+    assert spec is not None and spec.loader is not None, "its name ends in .py"
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

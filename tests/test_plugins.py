@@ -150,6 +150,13 @@ def test_one_that_is_not_there_is_named(tmp_path: Path) -> None:
         load(experiment(tmp_path, "baseline", ["./gone.py"]))
 
 
+@pytest.mark.parametrize("name", ["./small.toml", "small.toml"])
+def test_a_file_of_another_kind_is_no_plugin(tmp_path: Path, name: str) -> None:
+    (tmp_path / "small.toml").touch()
+    with pytest.raises(InputError, match=rf"^plug-in {tmp_path}/small\.toml: a plug-in is a \.py file, a folder with"):
+        plugins.load([name], tmp_path)
+
+
 def test_an_unknown_name_says_where_it_was_looked_for(tmp_path: Path) -> None:
     path = system(tmp_path, "looked-at")
     with pytest.raises(InputError, match=rf"unknown system 'lokked-at'; did you mean 'looked-at'.*{path}"):
