@@ -127,11 +127,14 @@ def code_of(what: str, kind: type[TestbedError] = InputError) -> Iterator[None]:
 
 @contextmanager
 def naming(where: str) -> Iterator[None]:
-    """Within it, an InputError begins with `where`."""
+    """Within it, an InputError begins with `where`; its cause and its notes stay."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+        named = InputError(f"{where}: {error}")
+        for note in getattr(error, "__notes__", ()):
+            named.add_note(note)
+        raise named from error.__cause__
 
 
 def nearest(found: str, known: Iterable[str]) -> str:

@@ -17,12 +17,12 @@ import torch
 
 from testbed.codecs.kernels.compiled import not_needed
 from testbed.codecs.sized import Sizes
-from testbed.errors import InputError, nearest
+from testbed.errors import InputError, code_of, naming, nearest
 from testbed.experiment.schema import Experiment
 from testbed.experiment.sizes import Recorded, Stated, Unknown, differs
 from testbed.layout import Factors
 from testbed.roles.compute import compute_model
-from testbed.roles.roles import Roles
+from testbed.roles.roles import Roles, kind_of
 from testbed.systems import System, Task
 from testbed.workloads import Workload
 from testbed.workloads.config import Training
@@ -107,16 +107,39 @@ class Assembly:
         """The system `name` of the experiment on the task of `seed`."""
         options, kind = self.experiment.systems[name], self.experiment.kind_of(name)
         task = self.task(seed, self.experiment.roles_of(name), clipped=not kind.own_clip)
+        made = code_of(f"system '{name}': it cannot be made")
         if not self.experiment.compute.timing_only:
-            return kind(task, options)
+            with made:
+                return kind(task, options)
         nothing = torch.empty(0)
         learner, sizes = Uncomputed(nothing), self._sizes(name, seed)
-        with not_needed():
+        with not_needed(), made:
             return kind(replace(task, initial=nothing, learner=lambda worker: learner, sizes=sizes), options)
 
     def warm_up(self) -> list[System]:
         """Make all systems, so that data, model and the codecs' kernels are at hand when they are asked for."""
         return [self.system(name, self.experiment.run.seeds[0]) for name in self.experiment.systems]
+
+    def check(self) -> None:
+        """Refuse what would fail where the run begins, without computing anything.
+
+        Raises
+        ------
+        InputError
+            Examples are too few or no batches, the model cannot take them, a system cannot be made or has no states; of
+            a timing-only run as `require_sizes`.
+        """
+        if self.experiment.compute.timing_only:
+            self.require_sizes()
+            return
+        self.workload.check()
+        seed = self.experiment.run.seeds[0]
+        self._shards(seed)
+        for name in self.experiment.systems:
+            with not_needed():
+                system = self.system(name, seed)
+            with naming(f"system '{name}'"):
+                _check_states(system)
 
     def require_sizes(self, *systems: str) -> None:
         """Of a timing-only run: raise InputError where a system's (of all) messages have sizes that nobody knows."""
@@ -204,6 +227,15 @@ class Assembly:
         """The images of a quick test."""
         run = self.experiment.run
         return min(run.eval_images or run.probe_images, run.probe_images)
+
+
+def _check_states(system: System) -> None:
+    """Raise InputError where a role of each kind has nothing to start from."""
+    for role in {kind_of(role): role for role in system.task.roles.all}.values():
+        with code_of(f"its initial_state('{role}') failed"):
+            state = system.initial_state(role)
+        if state is None:
+            raise InputError(f"its initial_state('{role}') returned None, not a state with a `step`")
 
 
 class Uncomputed:

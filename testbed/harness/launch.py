@@ -269,7 +269,7 @@ def _report(folder: Path, quiet: bool) -> None:
 
 
 def _check_all(experiments: Sequence[Experiment], kind: FabricKind, device: str, say: Say) -> None:
-    """Fetch the data of all runs, and refuse what only the data, or a record of sizes, tells of one of them."""
+    """Fetch the data of all runs, and refuse what only the data, sizes of a record or a plug-in tells of one."""
     said: set[str] = set()
 
     def once(line: str) -> None:
@@ -280,8 +280,7 @@ def _check_all(experiments: Sequence[Experiment], kind: FabricKind, device: str,
     for experiment in experiments:
         assembly = Assembly(experiment.on(kind.device), device, allow_download=True, on_notice=once)
         assembly.sized  # noqa: B018 - data fetched here
-        if experiment.compute.timing_only:
-            assembly.require_sizes()
+        assembly.check()
 
 
 def _check_workplace(out: Path, device: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from testbed.errors import Interrupted, RunError, of_file
+from testbed.errors import Interrupted, NotFinite, RoleDied, RunError, as_typed, of_file
 from testbed.experiment.assembly import Assembly
 from testbed.fabrics.base import EndedEarly, Fabric
 from testbed.files import reserving, typed_path
@@ -22,7 +22,7 @@ from testbed.harness.checkpoint import Checkpoint, Clock
 from testbed.harness.not_finite import is_divergence
 from testbed.record import info as info_file
 from testbed.record import lines
-from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted
+from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, RunStarted, StepDone
 from testbed.record.held import Held
 from testbed.record.info import ResultInfo, RunInfo
 from testbed.record.recorder import Recorder
@@ -66,7 +66,8 @@ class Play:
         self.steps = experiment.training.steps
         self.clock = Clock(0, 0.0)
         self._probed_enough = False
-        self._held = Held(self._write)
+        self._held = Held(self._write, to_be_finite=not experiment.compute.timing_only)
+        self._stepped = False  # whether a worker has recorded a step
         self._watchers: list[Watcher | Scalars] = []
         self.info = ResultInfo(
             system=system,
@@ -100,18 +101,27 @@ class Play:
                     f"stopped; the last checkpoint of {self.system} is at step {last.clock.step if last else 0}; "
                     f"go on with --resume {typed_path(self.folder.parents[1])}"
                 ) from None
-            except Exception as error:
+            except BaseException as error:  # an exit() in a plug-in's code ends the play, and not the testbed
                 self.fabric.close()
-                failure = self._of_disk(error) if isinstance(error, OSError) else error
+                failure = self._failure(error)
                 with suppress(
                     OSError
                 ):  # tables that do not fit on a full disk are made of the events when they are read
                     self._end("failed", str(failure))
                 if is_divergence(failure):  # from there on it would diverge again
                     checkpoint.remove(self.folder)
-                raise failure from error.__cause__
+                raise failure from (error.__cause__ if failure is error else error)
             self._end(how)
         checkpoint.remove(self.folder)
+
+    def _failure(self, error: BaseException) -> BaseException:
+        """What the run fails with: an error that names what was played, where a role of it, or code of it, failed."""
+        if isinstance(error, OSError):
+            return self._of_disk(error)
+        name = label(self.system, self.seed)
+        if isinstance(error, RoleDied) and not is_divergence(error):
+            error.args = (f"{name}: {error}",)
+        return as_typed(error, name, RunError)
 
     def _of_disk(self, error: OSError) -> RunError:
         return RunError(f"{of_file(error, self.folder)}; go on with --resume {typed_path(self.folder.parents[1])}")
@@ -141,11 +151,22 @@ class Play:
             stop_at = min((self.clock.step // every + 1) * every, self.steps)
             clock_s = self.fabric.segment(stop_at)
             self.clock = Clock(stop_at, clock_s)
+            self._check_stepped()
             if self.experiment.compute.timing_only:  # there is nothing to keep or to test
                 continue
             checkpoint.write(self.folder, self.clock, self.fabric.save, self._evaluate)
             if self._probed_enough or self._is_over(clock_s):  # probes of processes are handed in when these save
                 break
+
+    def _check_stepped(self) -> None:
+        """Raise RunError where all steps so far are recorded by nobody; what is not seen yet is in the events' file."""
+        events = self.folder / lines.FILE_NAME
+        if not (self._stepped or any(isinstance(event, StepDone) for event in lines.Follower(events).new())):
+            raise RunError(
+                f"{label(self.system, self.seed)}: no worker has recorded a step: its `worker` is to call "
+                "node.step_done(step, loss) at the end of each"
+            )
+        self._stepped = True
 
     def _is_over(self, time_s: float) -> bool:
         """Whether the run's time is over, where it is not probes that tell."""
@@ -171,13 +192,28 @@ class Play:
 
     def _probe(self, step: int, time_s: float, states: Mapping[str, Any]) -> bool:
         """Test the model that is reported as it was at a step; the clock does not go on meanwhile."""
-        models = self.assembly.system(self.system, self.seed).models(states)
+        models = self._models(states)
         divergence.note(models, time_s, step, self._record)
         name = reported(models, Target.of(self.facts).model)
         result, train_loss = self.assembly.probe(models[name])
         self._record(self._evaluated(name, result, time_s=time_s, step=step, probe=True, train_loss=train_loss))
         self._probed_enough = self._is_enough() if self.experiment.run.stop_at_target else self._is_over(time_s)
         return self._probed_enough
+
+    def _models(self, states: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """The models that the system makes of the roles' states; RunError where they are none."""
+        models = self.assembly.system(self.system, self.seed).models(states)
+        size, name = self.assembly.workload.layout.size, label(self.system, self.seed)
+        if not isinstance(models, dict) or not models:
+            raise RunError(
+                f"{name}: its `models` returned {models!r:.80}, not flat weights by name, as {{'full': ...}}"
+            )
+        for model, weights in models.items():
+            if not isinstance(weights, torch.Tensor) or weights.numel() != size:
+                raise RunError(
+                    f"{name}: its `models` has no tensor of {size:,} weights as '{model}', which is a model's"
+                )
+        return models
 
     def _evaluated(self, model: str, result: Evaluation, **more: Any) -> Evaluated:
         metrics: dict[str, float | None] = dict(result.metrics)
@@ -188,16 +224,19 @@ class Play:
 
     def _evaluate(self, states_folder: Path) -> None:
         """Test the model of the states just saved that is reported; at the end all of them, which are kept."""
-        system = self.assembly.system(self.system, self.seed)
-        models = system.models(self.fabric.states(states_folder))
+        models = self._models(self.fabric.states(states_folder))
         if self.clock.step == self.steps:
             self._keep(models)
         else:  # the run waits
             name = reported(models, Target.of(self.facts).model)
             models = {name: models[name]}
+        losses = {}
         for name, weights in models.items():
             result = self.assembly.evaluate(weights, quickly="@" in name)  # a region's copy is nobody's result
             self._record(self._evaluated(name, result, time_s=self.clock.clock_s, step=self.clock.step))
+            losses[name] = result.loss
+        if wrong := [name for name, loss in losses.items() if not np.isfinite(loss)]:
+            raise NotFinite.of(f"test loss of model {wrong[0]} at step {self.clock.step}")
         self._record(Checkpointed(time_s=self.clock.clock_s, step=self.clock.step))
 
     def _keep(self, models: dict[str, torch.Tensor]) -> None:
@@ -212,6 +251,7 @@ class Play:
             np.savez(file, allow_pickle=False, **arrays)
 
     def _record(self, event: Event) -> None:
+        self._stepped = self._stepped or isinstance(event, StepDone)
         self._held(event)
 
     def _write(self, event: Event) -> None:

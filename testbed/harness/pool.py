@@ -21,7 +21,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from testbed import plugins
-from testbed.errors import Interrupted, RunError, TestbedError, of_file
+from testbed.errors import Interrupted, RunError, TestbedError, as_typed, of_file
 from testbed.fabrics.registry import Renamed
 
 AGAIN_S = 0.02  # until an interrupt that Python has dropped comes again
@@ -57,8 +57,10 @@ class Errand:
             return error
         except OSError as error:
             return RunError(of_file(error))
-        except Exception as error:
-            return RunError(f"{type(error).__name__}: {error}")
+        except (Exception, SystemExit) as error:
+            typed = as_typed(error, self.label, RunError)
+            assert isinstance(typed, TestbedError)
+            return typed
         return None
 
 

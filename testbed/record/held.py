@@ -9,9 +9,12 @@ waits for, or when there are `MOST` of them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 
 import msgspec
+from torch import Tensor
 
+from testbed.errors import NotFinite
 from testbed.gpu import doubts
 from testbed.gpu.moves import numbers
 from testbed.record.events import Checkpointed, Evaluated, Event, RunEnded, StepDone
@@ -21,16 +24,23 @@ AWAITED = (Evaluated, Checkpointed, RunEnded)
 
 
 class Held:
-    """Passes events on to `record` in their order, with losses as numbers."""
+    """Passes events on to `record` in their order, with losses as numbers.
 
-    def __init__(self, record: Callable[[Event], None]) -> None:
-        self._record = record
+    Parameters
+    ----------
+    to_be_finite : whether a loss that is not ends the run, once it is recorded
+    """
+
+    def __init__(self, record: Callable[[Event], None], to_be_finite: bool = False) -> None:
+        self._record, self._to_be_finite = record, to_be_finite
         self._held: list[Event] = []
 
     def __call__(self, event: Event) -> None:
-        """Take an event."""
+        """Take an event. Raises as `release` does."""
         if not self._held and not (isinstance(event, StepDone) and _on_device(event)):
             self._record(event)
+            if self._to_be_finite and isinstance(event, StepDone):
+                require_finite(event)
             return
         self._held.append(event)
         if isinstance(event, AWAITED) or len(self._held) >= MOST:
@@ -42,17 +52,37 @@ class Held:
         Raises
         ------
         CodecError
-            A vector that was sent meanwhile was not finite.
+            A vector that was sent meanwhile was not finite, or a loss.
         """
+        passed = self._pass_on()
+        doubts.settle()
+        if self._to_be_finite and not any(isinstance(event, RunEnded) for event in passed):
+            for event in passed:
+                if isinstance(event, StepDone):
+                    require_finite(event)
+
+    def _pass_on(self) -> list[Event]:
+        """Record all that is held; what that was."""
         held, self._held = self._held, []
         late = [event for event in held if isinstance(event, StepDone) and _on_device(event)]
         losses = iter(numbers(*(event.loss for event in late)))  # type: ignore[arg-type]
+        passed: list[Event] = []
         for event in held:
             if isinstance(event, StepDone) and _on_device(event):
                 event = msgspec.structs.replace(event, loss=next(losses))
             self._record(event)
-        doubts.settle()
+            passed.append(event)
+        return passed
+
+
+def require_finite(done: StepDone) -> None:
+    """Raise NotFinite where a worker's loss says that its training has diverged.
+
+    A codec need not have refused what made it so: what it decodes can be worse than what was sent.
+    """
+    if not isfinite(done.loss):
+        raise NotFinite.of(f"training loss of step {done.step}")
 
 
 def _on_device(done: StepDone) -> bool:
-    return not isinstance(done.loss, float | int)
+    return isinstance(done.loss, Tensor)

@@ -373,7 +373,14 @@ class Node(ABC):
         """Record that this worker has finished `step` with its local training loss, and where its time went.
 
         A loss on a device is read later, with others (`testbed.record.held`).
+
+        Raises
+        ------
+        ProtocolError
+            `loss` is no number.
         """
+        if not isinstance(loss, SupportsFloat):
+            raise ProtocolError(f"node.step_done({step}, {loss!r}): a loss is a number, as a learner returns it")
         self.ledger.step_done(step, loss, *trail.get().take())
 
     async def play(self, role: Coroutine[Any, Any, None], stop_at: int) -> None:
@@ -398,8 +405,11 @@ class Node(ABC):
 
     async def _segment(self, role: Coroutine[Any, Any, None]) -> None:
         trail.set(Trail())
-        with suppress(Orphaned):
-            await role
+        try:
+            with suppress(Orphaned):
+                await role
+        except SystemExit as error:  # it would end the event loop, which other roles may share
+            raise ProtocolError(f"it called exit({error.code}); a role is over when it returns") from error
         while self._tasks:
             await self._tasks.pop(0)  # not left there: one that has just ended would be awaited for ever
         self.at_rest = True

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import torch
 
-from testbed.workloads.data.base import Dataset
+from testbed.workloads.data.base import Dataset, one_of
 
 SAMPLE = 256  # examples of either kind, spread evenly: another version of a set differs in all, or in how many
 
@@ -22,6 +22,8 @@ def fingerprint(dataset: Dataset) -> str:
     if dataset.labels is not None:
         digest.update(np.ascontiguousarray(dataset.labels, dtype="<i8").tobytes())
     fitted = dataset.fit(None, torch.device("cpu"))
+    one_of(fitted, "train_batch")
+    one_of(fitted, "test_batch")
     kinds = ((fitted.train_batch, dataset.train_examples), (fitted.test_batch, dataset.test_examples))
     for batch, examples in kinds:
         indices = np.unique(np.linspace(0, examples - 1, min(SAMPLE, examples)).astype(np.int64))

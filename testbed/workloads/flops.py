@@ -12,6 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from testbed.errors import InputError
+
 T = TypeVar("T")
 
 
@@ -34,7 +36,7 @@ def by_shapes(work: Callable[[torch.device], T], otherwise: torch.device) -> T:
     try:
         with (meta := torch.device("meta")):
             return work(meta)
-    except RuntimeError:  # torch's, of an operation that has no form there: what it is of itself, the other says
+    except (RuntimeError, InputError):  # of an operation that has no form there: what it is of itself, the other says
         return work(otherwise)
 
 

@@ -8,13 +8,14 @@ from typing import Self
 
 import torch
 
+from testbed.errors import code_of
 from testbed.layout import Layout
 from testbed.workloads import options as named
 from testbed.workloads.data.base import DATASETS, Data, Metric
 from testbed.workloads.flops import by_shapes, forward_flops
 from testbed.workloads.models.base import Model, layout
 from testbed.workloads.models.known import Known
-from testbed.workloads.workload import LOSS
+from testbed.workloads.workload import LOSS, fails_at
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class SizedWorkload:
         Raises
         ------
         InputError
-            The model cannot be built as its options say.
+            The model cannot be built as its options say, or fails at an example.
         """
         spec = named.find(DATASETS, data.dataset)
         if spec.outputs is None or spec.examples is None or model.input is None:
@@ -70,7 +71,9 @@ class SizedWorkload:
         example = torch.zeros(1, *model.input)
 
         def sizes(where: torch.device) -> tuple[Layout, int]:
-            return layout(module := build()), forward_flops(module, example.to(where))
+            module = build()
+            with code_of(fails_at(model, example.shape[1:], data.dataset)):
+                return layout(module), forward_flops(module, example.to(where))
 
         layers, flops = by_shapes(sizes, torch.device("cpu"))
         return cls(layers, flops, Examples(spec.examples, data.dataset, "sizes alone"))

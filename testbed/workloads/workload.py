@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor
 
-from testbed.errors import InputError
+from testbed.errors import InputError, code_of
 from testbed.layout import Layout
 from testbed.workloads import options as named
 from testbed.workloads.config import Training
 from testbed.workloads.data.augment import fits
-from testbed.workloads.data.base import DATASETS, Data, Dataset, Metric, size_text
+from testbed.workloads.data.base import DATASETS, Data, Dataset, Metric, one_of, size_text
 from testbed.workloads.devices import Precision
 from testbed.workloads.evaluation import Evaluation, evaluate, probe
 from testbed.workloads.flat import FlatModel
@@ -84,9 +83,21 @@ class Workload:
 
     @cached_property
     def forward_flops(self) -> int:
-        """Floating-point operations of one example's forward pass (see `flops.forward_flops`)."""
-        inputs, _ = self.dataset.test_batch(np.arange(1))
-        return forward_flops(self.flat.module, inputs)
+        """Floating-point operations of one example's forward pass (see `flops.forward_flops`).
+
+        Raises
+        ------
+        InputError
+            The model fails at one.
+        """
+        inputs, _ = one_of(self.dataset, "test_batch")
+        with code_of(fails_at(self.model, inputs.shape[1:], self.dataset.name)):
+            return forward_flops(self.flat.module, inputs)
+
+    def check(self) -> None:
+        """Raise InputError where the data set makes no batches, or the model cannot take one."""
+        one_of(self.dataset, "train_batch")
+        self.forward_flops  # noqa: B018 - counted once, which takes an example
 
     def learner(self, shard: Indices, worker: int, batch_size: int, seed: int, training: Training) -> Learner:
         """Make what computes the gradients of worker number `worker`, on its `shard` of the training examples."""
@@ -124,6 +135,11 @@ class Workload:
     @property
     def _build(self) -> partial[torch.nn.Module]:
         return partial(self.model.build, self.dataset.outputs)
+
+
+def fails_at(model: Model, shape: Sequence[int], dataset: str) -> str:
+    """How the line begins that says that a model cannot take an example."""
+    return f"model '{model.name}' fails at an example of data set '{dataset}', of {size_text(shape)}"
 
 
 def check_fits(model: Model, data: Data) -> None:

@@ -8,13 +8,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from time import monotonic
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, SupportsFloat, TypeVar
 
 import torch
 
+from testbed.errors import NotFinite
 from testbed.experiment.assembly import Assembly
 from testbed.experiment.load import from_dict
 from testbed.fabrics.actors.line import Endpoint
@@ -110,6 +111,11 @@ class ActorNode(Node):
     def record(self, event: Event) -> None:
         if self.recorder is not None:
             self.recorder.record(event)
+
+    def step_done(self, step: int, loss: SupportsFloat) -> None:
+        super().step_done(step, loss)
+        if not isfinite(float(loss)):
+            raise NotFinite.of(f"training loss of step {step}")
 
     def timeout(self, seconds: float) -> asyncio.Timeout:
         return asyncio.timeout(self.awake(seconds) * self._dilation)

@@ -319,7 +319,7 @@ def _loop_runs_here() -> bool:
 
 def died(role: str, error: BaseException) -> RunError:
     """The error a run ends with when `role` failed: one line, the traceback as a note for the log."""
-    line = str(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {error}"
+    line = str(error) if isinstance(error, TestbedError) else " ".join(f"{type(error).__name__}: {error}".split())
     failure = RoleDied(f"{role} failed: {line}", diverged=isinstance(error, NotFinite))
     failure.add_note("".join(traceback.format_exception(error)))
     return failure

@@ -20,6 +20,7 @@ import torch
 
 from testbed.codecs.base import Buffers, Codec, Key
 from testbed.codecs.memory import Remembering, adder, remembering
+from testbed.errors import InputError
 from testbed.gpu.moves import read
 from testbed.message import Message
 from testbed.roles.attendance import CATCH_UP
@@ -53,9 +54,16 @@ class CodecSystem(ReplicaSystem):
     def __init__(self, task: Task, options: Any) -> None:
         super().__init__(task, options)
         self.codecs: dict[str, Remembering] = {
-            sender: self.coder(remembering(self.codec(sender)), kind) for sender, kind in HOPS
+            sender: self.coder(remembering(self._coding(sender)), kind) for sender, kind in HOPS
         }
         self.entropy = EntropyCoding(task, "off", {})
+
+    def _coding(self, sender: Sender) -> Codec | Remembering:
+        """What `codec` says of a sender; InputError where it is none."""
+        codec = self.codec(sender)
+        if missing := [part for part in ("layout", "encode", "decode") if not hasattr(codec, part)]:
+            raise InputError(f"{self.name}: codec('{sender}') returned a {type(codec).__name__}, without {missing[0]}")
+        return codec
 
     # What a system says
 

@@ -40,8 +40,8 @@ class Arrays(Dataset):
     Raises
     ------
     InputError
-        Inputs and targets are not as many, the training and the test examples are not alike, or numbers to be
-        told are no rows.
+        There are none, inputs and targets are not as many, the training and the test examples are not alike, or
+        numbers to be told are no rows.
     """
 
     def __init__(
@@ -58,7 +58,9 @@ class Arrays(Dataset):
     ) -> None:
         self._train, self._test = (_tensor(train_x), _tensor(train_y)), (_tensor(test_x), _tensor(test_y))
         (x, y), (other_x, other_y) = self._train, self._test
-        if len(x) != len(y) or len(other_x) != len(other_y) or not len(x) or not len(other_x):
+        if not len(x) or not len(other_x):
+            raise InputError(f"{len(x)} training and {len(other_x)} test examples: there must be some of both")
+        if len(x) != len(y) or len(other_x) != len(other_y):
             raise InputError(f"{len(x)} and {len(other_x)} inputs, {len(y)} and {len(other_y)} targets: one for each")
         if x.shape[1:] != other_x.shape[1:] or y.shape[1:] != other_y.shape[1:]:
             raise InputError("training and test examples differ in shape; give both the same")

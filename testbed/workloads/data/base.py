@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.errors import InputError
+from testbed.errors import InputError, code_of, naming
 from testbed.plugins import Registry
 from testbed.workloads import options as named
 from testbed.workloads import shards
@@ -73,10 +73,11 @@ class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             There are more workers than examples.
         """
         self.check(dataset)
-        if self.alpha is None:
-            return shards.iid(dataset.train_examples, workers, seed)
-        assert dataset.labels is not None, "checked"
-        return shards.dirichlet(dataset.labels, workers, seed, self.alpha)
+        with naming(f"data set '{dataset.name}'"):
+            if self.alpha is None:
+                return shards.iid(dataset.train_examples, workers, seed)
+            assert dataset.labels is not None, "checked"
+            return shards.dirichlet(dataset.labels, workers, seed, self.alpha)
 
 
 @dataclass(frozen=True)
@@ -362,15 +363,44 @@ def load(data: Data | str, *, allow_download: bool = True, on_notice: Notice = l
     Raises
     ------
     InputError
-        No such data set, or a file of it is missing, truncated or corrupt; the message names the file.
+        No such data set, or its function fails, or a file of it is missing, truncated or corrupt; the message names
+        the file.
     """
     data = of(data) if isinstance(data, str) else data
     spec = named.find(DATASETS, data.dataset)
-    opened = spec.open(DataFolder(root(), allow_download, on_notice), **named.beyond(data, Data))
-    if not isinstance(opened, Dataset):
-        kind = type(opened).__name__
-        raise InputError(
-            f"data set '{data.dataset}': its function returned a {kind}, not a Dataset such as Arrays(...)"
-        )
+    folder = DataFolder(root(), allow_download, on_notice)
+    with naming(f"data set '{data.dataset}'"), code_of("its function failed"):
+        opened = spec.open(folder, **named.beyond(data, Data))
+        _check_opened(opened)
     opened.name = data.dataset
     return opened
+
+
+def _check_opened(opened: object) -> None:
+    """Raise InputError where what a function has opened is no data set, or only half of one."""
+    if not isinstance(opened, Dataset):
+        raise InputError(f"its function returned a {type(opened).__name__}, not a Dataset such as Arrays(...)")
+    if missing := [key for key in ("train_examples", "test_examples", "input", "outputs") if not hasattr(opened, key)]:
+        raise InputError(f"it says nothing of its {missing[0]}; set the attribute")
+    if not isinstance(opened.metrics, Mapping) or not all(isinstance(each, Metric) for each in opened.metrics.values()):
+        raise InputError(f"its metrics are {opened.metrics!r}; give a testbed.workloads.Metric for each name")
+
+
+def one_of(dataset: Dataset, which: Literal["train_batch", "test_batch"]) -> tuple[Tensor, Tensor]:
+    """The first example of a kind, as a batch of one.
+
+    Raises
+    ------
+    InputError
+        The data set fails to make it, or makes no batch of it.
+    """
+    from torch import Tensor  # here, so that reading an experiment file needs no torch
+
+    what = f"data set '{dataset.name}': its {which}"
+    with code_of(f"{what} failed"):
+        made: Any = getattr(dataset, which)(np.arange(1))
+    parts = made if isinstance(made, tuple | list) else (made,)
+    if [isinstance(part, Tensor) and len(part.shape) > 0 and len(part) == 1 for part in parts] != [True, True]:
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise InputError(f"{what} returned {kinds}; it is to return inputs and targets, tensors of a row an index")
+    return made

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from testbed.errors import InputError
+from testbed.errors import InputError, code_of
 from testbed.layout import Layout
 from testbed.plugins import Registry
 from testbed.workloads import options as named
@@ -46,18 +46,23 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises
         ------
         InputError
-            The function registered by that name returns no network, or one that does not fit into memory.
+            The function registered by that name fails, or returns no network, or one that has nothing to train or does
+            not fit into memory.
         """
         from torch import nn  # here, so that reading an experiment file needs no torch
 
-        try:
-            built = named.find(MODELS, self.name).build(outputs, **named.beyond(self, Model))
-        except (MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "allocate" not in str(error):
-                raise
-            raise InputError(f"model '{self.name}': it does not fit into memory; make it smaller") from None
+        build = named.find(MODELS, self.name).build
+        with code_of(f"model '{self.name}': its function failed"):
+            try:
+                built = build(outputs, **named.beyond(self, Model))
+            except (MemoryError, RuntimeError) as error:
+                if isinstance(error, RuntimeError) and "allocate" not in str(error):
+                    raise
+                raise InputError(f"model '{self.name}': it does not fit into memory; make it smaller") from None
         if not isinstance(built, nn.Module):
             raise InputError(f"model '{self.name}': its function returned a {type(built).__name__}, not an nn.Module")
+        if not trained(built):
+            raise InputError(f"model '{self.name}': it has no parameter to train; one that is has requires_grad")
         return built
 
 
