@@ -57,6 +57,12 @@ def test_the_page_shows_a_whole_system(
     assert read_info(records / name / "seed-0", ResultInfo).status == "finished"
 
 
+def test_the_pages_own_rules_are_timed_without_training(small_data: None, folder: Path) -> None:
+    plugins.load(["./localsgd.py"], folder)
+    records = start(experiment(systems={"localsgd": {}}, compute={"math": "none"}), folder)
+    assert read_info(records / "localsgd" / "seed-0", ResultInfo).status == "finished"
+
+
 @pytest.mark.emulation
 @pytest.mark.full
 def test_the_same_files_run_on_the_emulated_fabric(folder: Path) -> None:
