@@ -18,7 +18,6 @@ import msgspec
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Drawing
-from rich.console import Console
 from rich.progress import track
 
 from testbed.codecs import CODECS
@@ -28,6 +27,7 @@ from testbed.errors import InputError, nearest
 from testbed.experiment import assembly
 from testbed.files import write_whole
 from testbed.layout import Layer, Layout
+from testbed.report.aside import Aside
 from testbed.report.pictures.style import save
 
 DISTRIBUTIONS = ("gaussian", "laplace")
@@ -73,7 +73,7 @@ def measure(
     """Time all codecs at all sizes (elements), in `rounds` interleaved rounds each, with progress on standard error."""
     cases = [(size, name, count) for size in sizes for name in distributions for count in threads]
     figures: list[Speed] = []
-    for size, distribution, count in track(cases, "codecs", transient=True, console=Console(stderr=True)):
+    for size, distribution, count in track(cases, "codecs", transient=True, console=Aside()):
         with assembly.threads(count):
             figures += _case(codecs, size, distribution, count, rounds)
     return figures

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.progress import track
 
 from testbed import codecs
@@ -31,6 +30,7 @@ from testbed.errors import InputError
 from testbed.experiment import assembly
 from testbed.files import write_whole
 from testbed.layout import Factors, Layer, Layout
+from testbed.report.aside import Aside
 
 WIDTH = 1000
 LEAST = 2 * WIDTH  # elements: one sample's two factors
@@ -77,7 +77,7 @@ def measure(elements: int, rounds: int) -> dict[str, Cost]:
     with assembly.threads(1):
         subjects = [*_codecs(vector), _transform(vector), *_sums(vector), *_factors(vector)]
         copy, copies_s = torch.empty_like(vector), []
-        for _ in track(range(rounds), "costs of coding", transient=True, console=Console(stderr=True)):
+        for _ in track(range(rounds), "costs of coding", transient=True, console=Aside()):
             copies_s.append(_seconds(lambda: copy.copy_(vector)))
             for subject in subjects:
                 subject.time()

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from testbed.record.events import Capacity, Event, LinkBytes, StepDone
 from testbed.record.steps import Step, Steps, WanUse
+from testbed.report.aside import Aside
 from testbed.report.numbers.wording import duration, number, size
 from testbed.roles.roles import Roles, kind_of
 from testbed.wan.plan import region_of
@@ -74,7 +75,7 @@ class Progress:
     ) -> None:
         self._label, self._total, self._now = label, max(1, total_steps), now
         self._roles, self._goodput_mbit = roles, dict(goodput_mbit)
-        self._console = console or Console(stderr=True)
+        self._console = console or Aside()
         self._steps, self._wan = Steps(len(roles.workers)), WanUse()
         self._facts = ""
         self._losses: dict[int, float] = {}  # the last of each cell of the curve

@@ -13,6 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from testbed.report.aside import Aside
+
 QUIET_S = 30.0  # without a terminal: a line when something is done, and when this much time has passed
 REFRESHES_PER_S = 2
 OTHER_ROWS = 4  # of the terminal: the sum, the headings, the prompt
@@ -33,7 +35,7 @@ class Errands:
         self._total, self._done = total, 0
         self._said, self._said_s = say, time.monotonic()
         self._under_way: Mapping[str, tuple[str, int, int]] = {}
-        self._console = console or Console(stderr=True)
+        self._console = console or Aside()
         self._live: Live | None = None
         with suppress(Exception):
             if self._console.is_terminal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from testbed.record.events import Event, StepDone
@@ -29,7 +30,9 @@ class PlainProgress:
             return
         if (share := 10 * step.done // self._total) > self._said:
             self._said = share
-            print(f"{self._label}: step {step.done}/{self._total} loss {step.loss:.3f}", file=sys.stderr, flush=True)
+            line = f"{self._label}: step {step.done}/{self._total} loss {step.loss:.3f}"
+            with suppress(OSError):  # nobody reads it
+                print(line, file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:
         return self

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
 from collections.abc import Iterable
 
+import pytest
 from rich.console import Console
 
 from testbed.record.events import Capacity, LinkBytes, StepDone
 from testbed.report.live import Progress
+from testbed.report.plain_progress import PlainProgress
 from testbed.roles.roles import Roles
 
 ROLES = Roles(("us-west-1", "us-east-1"), 2, "us-east-2")
@@ -135,3 +139,21 @@ def test_nothing_it_is_told_and_no_closed_file_raises() -> None:
             progress.see(event)
         progress.close()
         progress.close()
+
+
+@pytest.mark.parametrize("kind", [Progress, PlainProgress])
+def test_a_run_outlives_whoever_reads_its_progress(
+    kind: type[Progress] | type[PlainProgress], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    out = os.fstat(1)
+    with os.fdopen(writing, "w") as broken:
+        monkeypatch.setattr(sys, "stderr", broken)
+        with kind("x", 10, ROLES, WAN) as progress:
+            for number in range(10):
+                for event in step(number, *[1.0] * 4):
+                    progress.see(event)
+        if kind is PlainProgress:  # as the command line does at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), writing)
+    assert os.fstat(1) == out, "standard output leads elsewhere"
