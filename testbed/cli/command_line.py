@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
+from pathlib import Path
 from typing import TextIO
 
 from testbed import __version__
@@ -73,6 +74,7 @@ atexit.register(gc.freeze)  # or the interpreter, which ends next, looks through
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code. Whatever ends it is one line on standard error, the last one."""
+    _lead_somewhere()
     _write_whatever_comes()
     given = list(sys.argv[1:] if argv is None else argv)
     begun = False
@@ -83,6 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         begun = True
         code = options.command(options)
         sys.stdout.flush()
+        _drop(sys.stderr)
         return code
     except TestbedError as error:
         return _answer(error)
@@ -127,6 +130,12 @@ def check_words(given: Sequence[str]) -> None:
             raise InputError(f"{shown!r}: not {sys.getfilesystemencoding()}; rename it, or change LC_ALL") from None
 
 
+def _lead_somewhere() -> None:
+    """Have an output where whoever started this has closed it: a record would get its number, and what is printed."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the process lasts
+
+
 def _write_whatever_comes() -> None:
     """Let text that the terminal's encoding lacks appear in escapes, rather than end what goes on."""
     for stream in (sys.stdout, sys.stderr):
@@ -142,8 +151,10 @@ def _say(line: str) -> None:
     _drop(sys.stderr)  # some Pythons keep the line, and would exit with 120 for it
 
 
-def _drop(stream: TextIO) -> None:
+def _drop(stream: TextIO | None) -> None:
     """Let a stream to which nothing more can be written lead nowhere, so that its end is no error."""
+    if stream is None:
+        return
     try:
         stream.flush()
     except OSError:

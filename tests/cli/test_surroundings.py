@@ -50,6 +50,15 @@ def test_nobody_to_tell_is_no_reason_to_crash(tmp_path: Path, nobody: str) -> No
     assert done.returncode == 2
 
 
+@pytest.mark.parametrize("arguments", [["systems"], ["--help"]])
+def test_a_closed_output_is_no_reason_to_crash(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)  # as Python has it with >&-
+    try:
+        assert main(arguments) == 0
+    except SystemExit as end:
+        assert not end.code
+
+
 @pytest.mark.slow
 def test_what_the_terminal_cannot_show_appears_in_escapes(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "topologies", tmp_path / "topologies")
