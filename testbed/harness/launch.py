@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from testbed import interpreter
-from testbed.errors import InputError, Interrupted, RunError, TestbedError
+from testbed.errors import InputError, Interrupted, RunError, TestbedError, of_file
 from testbed.experiment.assembly import Assembly
 from testbed.experiment.load import Point, from_dict
 from testbed.experiment.schema import Experiment
@@ -237,11 +237,14 @@ def _report_on(folder: Path, play: Callable[[], None], quiet: bool = False) -> N
     except Diverged:  # nothing is left to resume
         _report(folder, quiet)
         raise
-    except TestbedError as error:
-        with suppress(OSError):  # of a full disk, which the failure itself tells of
-            said = isinstance(error, Interrupted)  # how to go on
+    except (TestbedError, FileNotFoundError) as error:
+        if not (folder / info_file.FILE_NAME).is_file():
+            raise RunError(f"{folder}: its files were taken away while it ran; what they held is lost") from None
+        said = isinstance(error, Interrupted)  # how to go on
+        with suppress(OSError, RunError):  # of a full disk, which the failure itself tells of
             _report(folder, quiet or (said and series.is_series(folder.parent)))  # which shows what there is
-            if not said:  # beside the error, where nothing else is shown
+        if not said:  # beside the error, where nothing else is shown
+            with suppress(OSError):
                 out = sys.stderr if quiet else sys.stdout
                 print(f"resume: {interpreter.typed()} run --resume {typed_path(to_resume(folder))}", file=out)
         raise
@@ -249,13 +252,16 @@ def _report_on(folder: Path, play: Callable[[], None], quiet: bool = False) -> N
 
 
 def _report(folder: Path, quiet: bool) -> None:
-    """Write the report of a run, and print it."""
+    """Write the report of a run, and print it; RunError where its record is not as it was written."""
     from testbed.report.page.html import FILE_NAME as PAGE
     from testbed.report.page.markdown import REPLAY
     from testbed.report.terminal import show
     from testbed.report.write import write_report
 
-    result, frame = write_report(folder)
+    try:
+        result, frame = write_report(folder)
+    except (InputError, FileNotFoundError) as error:  # nothing that was asked for is wrong
+        raise RunError(of_file(error) if isinstance(error, OSError) else str(error)) from None
     if quiet:
         return
     place = shown(folder)

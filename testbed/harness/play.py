@@ -272,6 +272,7 @@ class Play:
         checkpoint.remove(self.folder)
 
     def _end(self, how: str, error: str = "") -> None:
+        self.recorder.require()  # or it would be said to have ended, with nothing recorded
         self.info.status, self.info.error = how, error
         try:
             self._record(RunEnded(time_s=self.clock.clock_s, step=self.clock.step, how=how, error=error))

@@ -297,6 +297,8 @@ def read(folder: Path, name: str, columns: list[str] | None = None) -> pd.DataFr
     path = folder / file_name(name)
     try:
         return _read(_open(path), name, columns)
+    except FileNotFoundError:
+        raise InputError(f"{path}: taken away while it was to be read") from None
     except UNREADABLE as error:
         raise InputError(f"{path}: cannot be read ({type(error).__name__}); take it away to read the events") from None
 

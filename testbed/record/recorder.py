@@ -87,15 +87,21 @@ class Recorder:
         Raises
         ------
         RunError
-            The line could not be written, e.g. because the disk is full.
+            The line could not be written, e.g. because the disk is full; at a checkpoint also where `require` raises.
         """
         line = lines.encode(event)
         if isinstance(event, RunEnded) and lines.is_torn(self.folder / lines.FILE_NAME):
             line = b"\n" + line  # the disk was full in the middle of one
         self.append(line)
         if isinstance(event, Checkpointed):
+            self.require()
             with self._writing():
                 os.fsync(self._file.fileno())
+
+    def require(self) -> None:
+        """Raise RunError where the file was deleted: what is written to it since then is nowhere."""
+        if not os.fstat(self._file.fileno()).st_nlink:
+            raise RunError(f"{self._file.name}: taken away while the run went on; what it held is lost, run it again")
 
     def append(self, lines: bytes) -> None:
         """Append whole lines, which another machine has made of events. Raises as `record` does."""

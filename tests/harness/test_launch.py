@@ -1,0 +1,47 @@
+"""However a run ends, its last line says what became of its record, and what to type next."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_runs import plain, toml
+
+from testbed.cli import main
+from testbed.record import lines
+from testbed.record.events import Event, StepDone
+from testbed.record.recorder import Recorder
+
+pytestmark = pytest.mark.usefixtures("small_data")
+
+
+def taking_away(monkeypatch: pytest.MonkeyPatch, take: Callable[[Path], None]) -> None:
+    """Have `take` do something to the folder of a system and seed in the middle of its second segment."""
+    record = Recorder.record
+
+    def recorded(recorder: Recorder, event: Event) -> None:
+        record(recorder, event)
+        if isinstance(event, StepDone) and event.step == 5 and recorder.folder.is_dir():
+            take(recorder.folder)
+
+    monkeypatch.setattr(Recorder, "record", recorded)
+
+
+@pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.slow), ["--timing-only"]], ids=str)
+@pytest.mark.parametrize("what", ["events", "run"])
+def test_files_that_are_taken_away_while_a_run_goes_on_end_it_in_one_line(
+    what: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(toml(plain(systems={"baseline": {}})))
+    if what == "events":
+        taking_away(monkeypatch, lambda folder: (folder / lines.FILE_NAME).unlink())
+    else:
+        taking_away(monkeypatch, lambda folder: shutil.rmtree(folder.parents[1]))
+    assert main(["run", "mine.toml", "--fabric", "virtual", "--quiet", *options]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("testbed: error: ") and "taken away while" in last and str(tmp_path) in last
+    assert not [*Path("results").rglob("*.parquet")], "nothing says that it has ended"
+    assert not [*Path("results").rglob("report.html")] or what == "events"
