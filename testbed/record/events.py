@@ -12,6 +12,9 @@ import msgspec
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
 """What can be added up thousands of times in 64 bits; a larger one, or one below 0, is damage."""
 
+LONGEST_RUN_S = 1e7
+"""115 days: a run's clock goes no further, and one that has is a damaged record."""
+
 LONGEST_INTERVAL_S = 1e4
 """A `LinkBytes` stands for at most so long, which bounds the memory that reading it takes: a row a second."""
 

@@ -40,9 +40,8 @@ import pyarrow.parquet as pq
 from testbed.errors import InputError
 from testbed.files import crc32_of, replacing
 from testbed.record import lines
-from testbed.record.events import LONGEST_INTERVAL_S, Evaluated, LinkBytes, StepDone
+from testbed.record.events import LONGEST_INTERVAL_S, LONGEST_RUN_S, Evaluated, LinkBytes, StepDone
 
-LONGEST_RUN_S = 1e7  # 115 days; a clock beyond it is a damaged record
 LONGEST_PAUSE_S = 3600.0  # of a link, whose seconds have rows
 LOST_EVENTS = f"{lines.FILE_NAME} is not as long as the run left it: single workers and events are not all known"
 SPENT = ("compute_s", "codec_s", "lan_s", "wan_s")  # of StepDone

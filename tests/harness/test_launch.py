@@ -10,7 +10,7 @@ import pytest
 from small_runs import plain, toml
 
 from testbed.cli import main
-from testbed.record import lines
+from testbed.record import lines, reader
 from testbed.record.events import Event, StepDone
 from testbed.record.recorder import Recorder
 
@@ -45,3 +45,17 @@ def test_files_that_are_taken_away_while_a_run_goes_on_end_it_in_one_line(
     assert last.startswith("testbed: error: ") and "taken away while" in last and str(tmp_path) in last
     assert not [*Path("results").rglob("*.parquet")], "nothing says that it has ended"
     assert not [*Path("results").rglob("report.html")] or what == "events"
+
+
+def test_a_run_that_would_last_for_years_ends_and_what_it_recorded_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(toml(plain(systems={"baseline": {}})))
+    years = ["--set", "topology.wan_factor=1e-300"]
+    assert main(["run", "mine.toml", "--fabric", "virtual", "--quiet", "--timing-only", *years]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("testbed: error: after ") and "no run lasts 1e+07 s" in last
+    [folder] = Path("results").glob("*/*")
+    [result] = reader.load(folder).results
+    assert result.status == "failed" and not len(result.links)

@@ -22,7 +22,7 @@ from testbed.fabrics.virtual.putoff import PutOff
 from testbed.fabrics.virtual.replay import Replay
 from testbed.faults import Schedule
 from testbed.gpu.moves import finish
-from testbed.record.events import LONGEST_INTERVAL_S, Event, LinkBytes, StepDone
+from testbed.record.events import LONGEST_INTERVAL_S, LONGEST_RUN_S, Event, LinkBytes, StepDone
 from testbed.roles import state as state_file
 from testbed.roles.compute import ComputeModel
 from testbed.roles.node import Charge, Node
@@ -176,6 +176,9 @@ class VirtualFabric(Fabric):
             if self._put_off is not None and when_s >= self._put_off.due_s:
                 self._put_off.run()
             when_s = min(when_s, replay.next_s)
+            if when_s >= LONGEST_RUN_S:
+                at = f"after {loop.time():.6g} s nothing would happen before {when_s:.6g} s"
+                raise RunError(f"{at}, and no run lasts {LONGEST_RUN_S:g} s: ask for faster links, or for fewer steps")
             if when_s - self._stepped_s > self._patience_s and (gone := _who_is_gone(nodes, network)):
                 since = f"no step for {when_s - self._stepped_s:.0f} s"
                 raise RunError(f"the run is stuck: {'; '.join([since, *gone, *_who_waits_for(nodes)])}")

@@ -13,7 +13,7 @@ import pandas as pd
 from testbed.errors import InputError
 from testbed.message import PAYLOAD_PER_WIRE
 from testbed.record import frames, lines, program
-from testbed.record.events import AnyEvent, Capacity, Cut, Event, Mark
+from testbed.record.events import LONGEST_RUN_S, AnyEvent, Capacity, Cut, Event, Mark
 from testbed.record.program import ProgramInfo
 from testbed.report.numbers.prices import egress_usd
 from testbed.report.numbers.wording import NONE, dollars, duration, number, percent, size
@@ -94,8 +94,8 @@ def read(folder: Path) -> Carried:
     """
     missing: list[str] = []
     info = program.read(folder, on_damage=missing.append)
-    if not info.took_s < frames.LONGEST_RUN_S:
-        raise InputError(f"{folder / program.FILE_NAME}: took_s lies beyond {frames.LONGEST_RUN_S:g}; it is damaged")
+    if not info.took_s < LONGEST_RUN_S:
+        raise InputError(f"{folder / program.FILE_NAME}: took_s lies beyond {LONGEST_RUN_S:g}; it is damaged")
     path = folder / lines.FILE_NAME
     fault = frames.fault(folder, "links", info.checksums)
     if not path.is_file():
