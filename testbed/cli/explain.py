@@ -40,4 +40,6 @@ def _explain(options: argparse.Namespace) -> int:
         console.print(rich_table("The last recorded step", *why.path_rows(found[0])))
     for it in found:
         console.print(escape(it.sentence))
+    for sentence in run.missing:
+        console.print(escape(sentence), style="yellow")
     return 0

@@ -204,10 +204,11 @@ def _load_result(folder: Path) -> Result:
     path = folder / lines.FILE_NAME
     if not path.exists():
         missing.append(f"{lines.FILE_NAME} is missing: single workers and events are not known")
-    elif lines.is_torn(path):
-        missing.append(f"the last line of {lines.FILE_NAME} is cut off and was left out")
-    elif info.checksums and frames.lost_events(folder):
-        missing.append(frames.LOST_EVENTS)
+    else:
+        if lines.is_torn(path):
+            missing.append(f"the last line of {lines.FILE_NAME} is cut off and was left out")
+        if info.checksums and frames.lost_events(folder):
+            missing.append(frames.LOST_EVENTS)
     if result.status in ("failed", DIVERGED) and info.error:
         missing.append(f"it failed: {info.error}")
     if result.status == "partial":

@@ -8,6 +8,8 @@ from math import inf
 import pandas as pd
 
 from testbed.errors import InputError
+from testbed.record import lines
+from testbed.record.events import Computed, RunEnded
 from testbed.record.reader import Result, Run
 from testbed.report.numbers.asked import flat
 from testbed.roles.ledger import MOST_A_STEP
@@ -68,7 +70,8 @@ def timeline(run: Run, result: Result) -> Timeline | None:
         messages = messages.astype({"nbytes": "int64"})
     messages["wan"] = [region_of(a) != region_of(b) for a, b in zip(messages["peer"], messages["node"], strict=True)]
     known_s = _known_until_s(computed, messages, MOST_A_STEP * asked)
-    done_s = [time_s for time_s in done_s if time_s <= known_s]
+    whole_s = _whole_until_s(result, done_s[-1])
+    done_s = [time_s for time_s in done_s if time_s <= known_s and time_s < whole_s]
     if not done_s:
         return None
     computed, messages = computed[computed["begin_s"] < done_s[-1]], messages[messages["sent_s"] < done_s[-1]]
@@ -91,6 +94,20 @@ def _known_until_s(computed: pd.DataFrame, messages: pd.DataFrame, most: int) ->
     return float(watched[watched["size"] >= most]["max"].min()) if (watched["size"] >= most).any() else inf
 
 
+def _whole_until_s(result: Result, past_s: float) -> float:
+    """Until when the record has every event, of those up to `past_s`; infinity where none of them is lost."""
+    last_s = 0.0
+    for line in lines.whole_lines(result.folder / lines.FILE_NAME):
+        event = lines.decode(line)
+        if event is None:
+            return last_s
+        if isinstance(event, RunEnded) or last_s > past_s:
+            return inf
+        if not isinstance(event, Computed):  # which is recorded when it begins, with the time of its end
+            last_s = max(last_s, event.time_s)
+    return last_s
+
+
 def chosen(run: Run, system: str = "", seed: int | None = None) -> Timeline:
     """The timeline of one of a run's systems, by default the first's.
 
@@ -103,6 +120,8 @@ def chosen(run: Run, system: str = "", seed: int | None = None) -> Timeline:
     if not found:
         known = ", ".join(f"{one.system} (seed {one.seed})" for one in run.results)
         raise InputError(f"{run.folder}: no {system or 'system'} of seed {seed or 0} in this run; it has {known}")
-    if (it := timeline(run, found[0])) is None:
+    if (it := timeline(run, found[0])) is None and _asked(run, "timeline_steps") and found[0].missing:
+        raise InputError(f"{found[0].folder}: no step is there whole: {'; '.join(found[0].missing)}")
+    if it is None:
         raise InputError(f"{found[0].folder}: no timeline was recorded; --set run.timeline_steps=3 records one")
     return it
