@@ -40,6 +40,10 @@ def read(data: Any, struct: type[S], source: str, path: str = "") -> S:
 _type_info = cache(inspect.type_info)
 
 
+SHARED_BY = {"training.batch_size": ("topology.workers_per_region", "topology.regions", "compute.gpus_per_worker")}
+"""By a key that may be wrong because of others, these: an option that gave one of them is to be named."""
+
+
 @contextmanager
 def blaming(source: str, options: Mapping[str, str]) -> Iterator[None]:
     """Within it, an error about a key that an option gave names the option, not the file, which says nothing of it."""
@@ -51,6 +55,9 @@ def blaming(source: str, options: Mapping[str, str]) -> Iterator[None]:
             unknown = f"{key}.".startswith(f"{about.partition(': unknown key')[0]}.")
             if unknown or re.match(rf"{re.escape(key)}(?![\w-])", about):
                 raise InputError(f"{option} {about}") from None
+        for key in SHARED_BY.get(about.partition(" ")[0], ()):
+            if key in options:
+                raise InputError(f"{options[key]} {key}: {about}") from None
         raise
 
 

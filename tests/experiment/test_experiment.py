@@ -91,6 +91,10 @@ WRONG = [
     ("compute.dilation=autoo", "compute.dilation is 'autoo'; did you mean 'auto'? known: a number, auto"),
     ("compute.dilation=0", "--set compute.dilation is 0: expected float > 0.0"),
     ("training.batch_size=18", "training.batch_size is 18; it must be a multiple of the 4 workers, for example 16"),
+    (
+        "topology.workers_per_region=3",
+        "--set topology.workers_per_region: training.batch_size is 16; it must be a multiple of the 6 workers",
+    ),
     ("training.schedule={kind='constant', rate=0}", "training.schedule.rate is 0: expected float > 0.0"),
     ("training.schedule.kind=constnt", "training.schedule.kind is 'constnt'; did you mean 'constant'? known: constant"),
     ("training.optimizer.kind=rmsprop", "training.optimizer.kind is 'rmsprop'; known: adam, adamw, sgd"),
