@@ -168,7 +168,7 @@ def test_an_interrupt_ends_it_cleanly_where_a_loop_runs(small_data: None, tmp_pa
     threading.Thread(target=interrupt, daemon=True).start()
     loop = asyncio.new_event_loop()
     try:
-        with pytest.raises(Interrupted, match="go on with --resume"):
+        with pytest.raises(Interrupted, match="testbed run --resume"):
             loop.run_until_complete(cell())
     finally:
         loop.close()

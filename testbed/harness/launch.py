@@ -34,7 +34,7 @@ from testbed.record import info as info_file
 from testbed.record import series
 from testbed.record.info import RunInfo
 from testbed.record.tensorboard import require as require_tensorboard
-from testbed.report.numbers.progress import of_series, to_resume
+from testbed.report.numbers.progress import to_resume
 from testbed.workloads.devices import device as check_device
 
 Say = Callable[[str], None]
@@ -160,7 +160,10 @@ def _play(
         if series.is_series(folder):
             _play_series(folder, jobs, quiet, elsewhere)
         else:
-            _report_on(folder, session.ready(folder, jobs, elsewhere), quiet)
+            try:
+                _report_on(folder, session.ready(folder, jobs, elsewhere), quiet)
+            except KeyboardInterrupt:  # before it plays, or while its report is made
+                raise session.stopped(folder) from None
 
 
 def _played_elsewhere(folder: Path, kind: FabricKind, command: Sequence[str], quiet: bool, say: Say | None) -> bool:
@@ -214,8 +217,8 @@ def _play_series(folder: Path, jobs: int | None, quiet: bool, elsewhere: Elsewhe
     """Play all runs of a series that are still to play, and set them side by side, however it ends."""
     try:
         sweep.play(folder, jobs, lambda place, play: _report_on(place, play, quiet), elsewhere)
-    except Interrupted:
-        raise Interrupted(f"stopped: {of_series(folder)}") from None
+    except (Interrupted, KeyboardInterrupt):  # the latter between two runs
+        raise session.stopped(folder) from None
     finally:
         _show_series(folder, quiet)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from testbed import interpreter
 from testbed.errors import Interrupted, NotFinite, RoleDied, RunError, as_typed, of_file
 from testbed.experiment.assembly import Assembly
 from testbed.fabrics.base import EndedEarly, Fabric
@@ -98,8 +99,8 @@ class Play:
                 self._end("interrupted", "stopped by a signal")
                 last = checkpoint.latest(self.folder)  # not that of the clock, where it came while that was written
                 raise Interrupted(
-                    f"stopped; the last checkpoint of {self.system} is at step {last.clock.step if last else 0}; "
-                    f"go on with --resume {typed_path(self.folder.parents[1])}"
+                    f"stopped; the last checkpoint of {self.system} is at step {last.clock.step if last else 0} of "
+                    f"{self.steps}; go on with {interpreter.typed()} run --resume {typed_path(self.folder.parents[1])}"
                 ) from None
             except BaseException as error:  # an exit() in a plug-in's code ends the play, and not the testbed
                 self.fabric.close()
@@ -124,7 +125,8 @@ class Play:
         return as_typed(error, name, RunError)
 
     def _of_disk(self, error: OSError) -> RunError:
-        return RunError(f"{of_file(error, self.folder)}; go on with --resume {typed_path(self.folder.parents[1])}")
+        go_on = f"go on with {interpreter.typed()} run --resume {typed_path(self.folder.parents[1])}"
+        return RunError(f"{of_file(error, self.folder)}; {go_on}")
 
     @contextmanager
     def _watching(self) -> Iterator[None]:

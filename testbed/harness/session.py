@@ -34,8 +34,10 @@ from testbed.harness.not_finite import passed_over, raise_diverged
 from testbed.harness.play import Play, label, place_of
 from testbed.harness.pool import HERE, Elsewhere, Errand, RunAll, run_all, signals_interrupt
 from testbed.record import info as info_file
+from testbed.record import series
 from testbed.record.info import MODELLED_NETWORK, DataInfo, LinkInfo, MetricInfo, PluginInfo, RunInfo
 from testbed.record.stolen import Stolen
+from testbed.report.numbers import progress
 from testbed.roles.compute import MEASURED
 from testbed.wan.profile import Link, Pair, Profile
 from testbed.wan.store import save_profile
@@ -242,7 +244,7 @@ def _run(folder: Path, experiment: Experiment, assembly: Assembly, facts: RunInf
                         facts.notes = notes.of_nodes(facts.notes, facts.nodes, profile)
                         info_file.write_info(folder, facts)
                 except KeyboardInterrupt:  # between two systems
-                    raise Interrupted(f"stopped; go on with --resume {typed_path(folder)}") from None
+                    raise stopped(folder) from None
 
 
 def _describe(fabric: Fabric, folder: Path, facts: RunInfo) -> Path | None:
@@ -281,10 +283,20 @@ def play_at_once(errands: Sequence[Errand], run_all: RunAll, folder: Path) -> No
         try:
             run_all(errands)
         except (KeyboardInterrupt, Interrupted):
-            raise Interrupted(f"stopped; go on with --resume {typed_path(folder)}") from None
+            raise stopped(folder) from None
         finally:
             for run in dict.fromkeys(errand.folder.parents[1] for errand in errands):
                 gather(run)
+
+
+def stopped(folder: Path) -> Interrupted:
+    """What ends a run, or a series, that was stopped between two plays: how much of it is over, and how to go on."""
+    if series.is_series(folder):
+        done = progress.of_series(folder)
+    else:
+        facts = info_file.read_info(folder, RunInfo)
+        done = progress.of_run(folder, facts.systems, facts.seeds)
+    return Interrupted(f"stopped: {done or f'all is over; testbed report {typed_path(folder)} writes its page'}")
 
 
 def gather(folder: Path) -> None:

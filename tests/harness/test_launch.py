@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from small_runs import plain, toml
 
 from testbed.cli import main
+from testbed.harness import launch, session
 from testbed.record import lines, reader
 from testbed.record.events import Event, StepDone
 from testbed.record.recorder import Recorder
@@ -59,3 +62,21 @@ def test_a_run_that_would_last_for_years_ends_and_what_it_recorded_can_be_read(
     [folder] = Path("results").glob("*/*")
     [result] = reader.load(folder).results
     assert result.status == "failed" and not len(result.links)
+
+
+@pytest.mark.parametrize("series", [[], ["--sweep", "training.batch_size=16,32"]], ids=["run", "series"])
+def test_a_run_that_is_stopped_between_two_plays_says_the_command_that_goes_on(
+    series: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*arguments: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "_report", stop)
+    Path("mine.toml").write_text(toml(plain(systems={"baseline": {}, "terngrad": {}})))
+    monkeypatch.setattr(session, "ready", lambda *arguments: lambda: None)
+    assert main(["run", "mine.toml", "--fabric", "virtual", "--timing-only", *series]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(
+        r"testbed: error: stopped: 0 of \d over; resume with testbed run --resume results/mine/\S+", last
+    )

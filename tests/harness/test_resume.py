@@ -177,7 +177,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(
     folder = run.prepare(one("weightgrad"), run.Request("test", "virtual", results=tmp_path / "cut"))
     with monkeypatch.context() as patch:
         patch.setattr(Recorder, "record", interrupt)
-        says = r"the last checkpoint of weightgrad is at step 4; go on with --resume .*-virtual"
+        says = r"the last checkpoint of weightgrad is at step 4 of 12; go on with .*testbed run --resume .*-virtual"
         with pytest.raises(Interrupted, match=says):
             resume(folder)
     info = read_info(folder / "weightgrad/seed-0", ResultInfo)
@@ -240,7 +240,7 @@ def test_a_signal_ends_a_run_with_a_partial_summary(long_run: Any, number: signa
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
     typed = folder.relative_to(folder.parents[2])  # in the folder that it was started in
-    assert f"go on with --resume {typed}" in stderr.splitlines()[-1]
+    assert f"testbed run --resume {typed}" in stderr.splitlines()[-1]
     assert "Traceback" not in stderr
     assert "summary.md" in stdout
     summary = pd.read_csv(folder / "summary.csv")
