@@ -27,11 +27,12 @@ def _report(options: argparse.Namespace) -> int:
     from testbed.report.page import write_page
     from testbed.report.page.program import write as write_program
 
+    missing: list[str] = []
     if (options.run / program.FILE_NAME).is_file():
         path = write_program(options.run, options.out)[1]
     else:
-        path = write_page(options.run, options.out)
-    print(f"written: {path}")
+        path = write_page(options.run, options.out, missing.append)
+    print("\n".join([f"written: {path}", *missing]))
     if options.open and not webbrowser.open(path.resolve().as_uri()):
         raise InputError(f"no browser was found to open {path} with; $BROWSER names one")
     return 0

@@ -138,13 +138,21 @@ def relaunch(
     on: Cluster | None = None,
 ) -> None:
     """Go on with the run or the series in `folder`, on the cluster `on` or here. Raises as `launch` does."""
-    stored = series.read(folder) if series.is_series(folder) else info_file.read_info(folder, RunInfo)
+    stored = series.read(folder) if series.is_series(folder) else _facts(folder)
     kind, _ = choose(stored.fabric)
     played = [stored.experiment] if isinstance(stored, RunInfo) else list(stored.points.values())
     experiments = [from_dict(each, str(folder)) for each in played] if on else []
     cluster.check(on, kind, experiments)
     with cluster.joined(on, kind, experiments, stored.device.partition(" ")[0], say or print) as elsewhere:
         _play(folder, kind, jobs, quiet, say, elsewhere)
+
+
+def _facts(folder: Path) -> RunInfo:
+    try:
+        return info_file.read_info(folder, RunInfo)
+    except InputError as error:
+        read = f"{interpreter.typed()} report {typed_path(folder)}"
+        raise InputError(f"{error}; without it no run goes on: put it back, or read what is recorded: {read}") from None
 
 
 def _play(

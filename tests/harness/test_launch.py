@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from small_runs import plain, toml
+from small_runs import experiment, plain, start, toml
 
 from testbed.cli import main
 from testbed.harness import launch, session
 from testbed.record import lines, reader
 from testbed.record.events import Event, StepDone
+from testbed.record.info import FILE_NAME
 from testbed.record.recorder import Recorder
 
 pytestmark = pytest.mark.usefixtures("small_data")
@@ -80,3 +81,19 @@ def test_a_run_that_is_stopped_between_two_plays_says_the_command_that_goes_on(
     assert re.fullmatch(
         r"testbed: error: stopped: 0 of \d over; resume with testbed run --resume results/mine/\S+", last
     )
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("{")], ids=["removed", "cut"])
+def test_a_run_without_its_facts_does_not_go_on_and_is_still_reported(
+    damage: Callable[[Path], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = start(experiment(systems={"baseline": {}}, compute={"math": "none"}), tmp_path)
+    damage(folder / FILE_NAME)
+    assert main(["run", "--resume", str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert "run.json: " in said and said.endswith(f"testbed report {folder}\n")
+    assert main(["report", str(folder)]) == 0
+    assert "the facts of the run are not known" in capsys.readouterr().out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,18 @@ OVERVIEW = ("comparison", "stacked")
 Picture = tuple[str, str, str]  # name, caption, data URI
 
 
-def write_page(folder: Path, path: Path | None = None) -> Path:
+def write_page(
+    folder: Path, path: Path | None = None, on_missing: Callable[[str], None] = lambda sentence: None
+) -> Path:
     """Write the report page of the run in `folder` (`numbers.summary.read`) to `path`; returns where it is.
 
-    It is `<run>/report.html` unless `path` says otherwise.
+    It is `<run>/report.html` unless `path` says otherwise; `on_missing` is told what the record lacks.
     """
     run, frame = read(folder)
     path = path or run.folder / FILE_NAME
     write_whole(path, page(run, frame, pictures(run, frame)))
+    for sentence in run.missing:
+        on_missing(sentence)
     return path
 
 
