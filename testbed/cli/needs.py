@@ -206,10 +206,26 @@ def _learning() -> list[Finding]:
     ]
 
 
-def _data_set(where: str, title: str, present: bool, folder: str, downloads: bool) -> Finding:
+def _data_set(
+    where: str, title: str, present: bool, folder: str, downloads: bool, damaged: Sequence[str] = ()
+) -> Finding:
+    if damaged:
+        advice = f"runs refuse it: put a whole {folder} there, or take it away"
+        return Finding(title, False, f"{', '.join(damaged)} in {where}: missing, or of a wrong size", advice, OPTIONAL)
     get = "downloaded by the first run, or else " if downloads else ""
     advice = f"{get}put {folder} there; until then runs use a generated stand-in, and say so"
     return Finding(title, present, f"in {where}" if present else f"not in {where}", advice, OPTIONAL)
+
+
+def _damaged(folder: Path) -> list[str]:
+    """The files of CIFAR-10's binary folder that a run would refuse for their size; of another folder none."""
+    from testbed.workloads.data import cifar
+
+    if folder.name != cifar.BINARY or not folder.is_dir():
+        return []
+    whole_bytes = cifar.RECORDS * cifar.FORMAT.record_bytes
+    paths = [folder / name for name in cifar.BINARY_FILES]
+    return [f"{folder.name}/{path.name}" for path in paths if not path.is_file() or path.stat().st_size != whole_bytes]
 
 
 def tell_learning() -> None:
@@ -230,6 +246,7 @@ def tell_learning() -> None:
                 any((root() / name).is_dir() for name in source.folders),
                 source.folder,
                 bool(source.download),
+                [file for name in source.folders for file in _damaged(root() / name)],
             )
             for source in sources
         ],

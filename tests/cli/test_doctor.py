@@ -14,6 +14,7 @@ from testbed.cli.needs import BOTH, EMULATION, OPTIONAL, Finding
 from testbed.emulation import sandbox
 from testbed.errors import InputError
 from testbed.fabrics.registry import choose
+from testbed.workloads.data import cifar
 
 
 @pytest.fixture
@@ -89,6 +90,21 @@ def test_what_took_too_long_is_not_called_missing(
     assert torch.split() == ["unknown", "torch", "no", "answer", "within", "0.5", "s"]
     assert verdict.endswith("Not known, because this machine was too busy: torch; ask again.")
     assert "lacks" not in verdict
+
+
+def test_a_data_set_that_a_run_would_refuse_does_not_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TESTBED_DATA", str(tmp_path))
+    (tmp_path / cifar.BINARY).mkdir()
+    for name in cifar.BINARY_FILES:
+        with (tmp_path / cifar.BINARY / name).open("wb") as file:
+            file.truncate(1000 if name == "data_batch_1.bin" else cifar.RECORDS * cifar.FORMAT.record_bytes)
+    doctor.tell_learning()
+    told = json.loads(capsys.readouterr().out)
+    [found] = [doctor._data_set(told["folder"], *each) for each in told["data"] if each[0] == "CIFAR-10"]
+    assert not found.works and "cifar-10-batches-bin/data_batch_1.bin in" in found.found
+    assert "data_batch_2" not in found.found and "runs refuse it" in found.advice
 
 
 def test_each_need_is_one_line_and_none_possible_exits_with_1(
