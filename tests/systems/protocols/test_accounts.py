@@ -72,7 +72,7 @@ class OneLink:
 
     def ask(self) -> None:
         """What it does when it was dead, or its server was."""
-        self.up.append(self.accounts.ask(self.member))
+        self.up.append(self.accounts.ask(self.member, 0.0))
 
     def lost(self) -> None:
         """One of both dies and is back."""

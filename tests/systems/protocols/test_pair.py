@@ -80,7 +80,7 @@ class Two:
             way.clear()
         knows = max((0, 1), key=lambda k: self.links[k].closed)
         asks = 1 - knows
-        question = self.accounts.ask(self.links[asks])
+        question = self.accounts.ask(self.links[asks], 0.0)
         self.pairing.forget(self.pairs[knows], self.links[knows])
         self.pairing.stand(self.pairs[knows])
         reply = self.pairing.reply(self.links[knows], question, 0)
