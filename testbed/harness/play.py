@@ -161,14 +161,12 @@ class Play:
                 break
 
     def _check_stepped(self) -> None:
-        """Raise RunError where all steps so far are recorded by nobody; what is not seen yet is in the events' file."""
-        events = self.folder / lines.FILE_NAME
-        if not (self._stepped or any(isinstance(event, StepDone) for event in lines.Follower(events).new())):
+        """Raise RunError where no worker has recorded a step; not all that other processes record is seen here."""
+        if self.facts.fabric == "virtual" and not self._stepped:
             raise RunError(
                 f"{label(self.system, self.seed)}: no worker has recorded a step: its `worker` is to call "
                 "node.step_done(step, loss) at the end of each"
             )
-        self._stepped = True
 
     def _is_over(self, time_s: float) -> bool:
         """Whether the run's time is over, where it is not probes that tell."""

@@ -202,7 +202,8 @@ def test_training_that_diverges_is_one_line_that_says_where_and_a_report(
     code, stdout, stderr = command("run", path, "--out", tmp_path / "results")
     assert code == 1
     [error] = stderr[stderr.index("testbed: error: ") :].splitlines()
-    where = r"training diverged in terngrad/seed-0 \(us-\w+-1/w\d failed: layer \w+\.weight: NaN or infinity"
+    what = r"(us-\w+-1/w\d failed: layer \w+\.weight|(training|test) loss of [a-z ]+\d+): NaN or infinity"
+    where = rf"training diverged in terngrad/seed-0 \({what}"
     assert re.match(rf"testbed: error: .*: {where}.*; all else was played: begin a new run with a lower ", error)
     [folder] = (tmp_path / "results" / "diverges").iterdir()
     assert "NaN or infinity" in (folder / "terngrad" / "seed-0" / "run.json").read_text()
