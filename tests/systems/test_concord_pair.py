@@ -224,6 +224,14 @@ class Rounds:
         patch.setattr(Concord, "_heard_above", hearing)
         patch.setattr(Concord, "_hold", holding)
 
+    @classmethod
+    def played(cls, patch: pytest.MonkeyPatch, fault: str, **options: Any) -> Rounds:
+        """Of a run in which one region is behind the other."""
+        rounds = cls(patch)
+        task = task_of(regions="bc", steps=120, pair=True, optimizer=SGD(momentum=0.9))
+        play("concord", task, FAR, options, faults=[fault])
+        return rounds
+
 
 @pytest.mark.parametrize("lan", ["auto", "together"])
 @pytest.mark.parametrize("fault", ["pause c/* at 0.5s for 700ms", "slow c/* factor=1.3 at 0s"])
@@ -231,9 +239,7 @@ def test_a_round_takes_both_as_long_whoever_began_it_later(
     fault: str, lan: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other's part may be there already: it is late all the same, and a next part does not come sooner for it."""
-    rounds = Rounds(monkeypatch)
-    task = task_of(regions="bc", steps=120, pair=True, optimizer=SGD(momentum=0.9))
-    play("concord", task, FAR, {"lan": lan}, faults=[fault])
+    rounds = Rounds.played(monkeypatch, fault, lan=lan)
     for name, found in rounds.of.items():
         assert len(found) >= 4, name
         assert all(rhythm.late and rhythm.rest for rhythm in found[:-1]), f"{name}: but when no more steps are made"
@@ -245,9 +251,7 @@ def test_a_round_takes_both_as_long_whoever_began_it_later(
 def test_nobody_goes_further_than_is_said_ahead_of_what_the_other_has_heard(
     fault: str, batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rounds = Rounds(monkeypatch)
-    task = task_of(regions="bc", steps=120, pair=True, optimizer=SGD(momentum=0.9))
-    play("concord", task, FAR, {"stale_batches": batches}, faults=[fault])
+    rounds = Rounds.played(monkeypatch, fault, stale_batches=batches)
     assert 2 * batches <= max(rounds.unheard) <= 2 * batches + 2, "a step or two until they hear that they are to wait"
 
 
